@@ -42,7 +42,7 @@ trait Contestant {
     fn slices(&self) -> u64;
     /// Inserts keys without looking them up.
     fn fill(&mut self, keys: &[Fingerprint]);
-    /// Looks up each key, and inserts it if it is new. Returns the number of keys that were not new.
+    /// Looks up each key and inserts it if it is new. Returns the number of keys that were not new.
     fn check_and_insert(&mut self, keys: &[Fingerprint]) -> u64;
     fn count(&mut self, keys: &[Fingerprint]) -> u64;
 }
@@ -242,7 +242,7 @@ fn processor_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("a time")
 }
 
-/// Calls `call` with the keys of `count` numbers, in chunks, and returns the CPU time of the calls.
+/// Calls `call` in chunks with the keys of `count` numbers and returns the CPU time of the calls.
 fn timed(count: u64, number: impl Fn(u64) -> u64, mut call: impl FnMut(&[Fingerprint])) -> Duration {
     let mut chunk = Vec::with_capacity(CHUNK);
     let mut total = Duration::ZERO;
@@ -275,7 +275,7 @@ struct Course {
 }
 
 impl Course {
-    /// Fills all generations, and measures the false-positive rate, which is then at its maximum.
+    /// Fills all generations and measures the false-positive rate, which is then at its maximum.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn new(mut contestant: Box<dyn Contestant>, keys: u64) -> Self {
         let put = keys.div_ceil(contestant.slices()) * (contestant.slices() + 1);
@@ -301,7 +301,7 @@ impl Course {
     }
 }
 
-/// Reads a field in kB from a kernel file, and returns it in bytes. Returns 0 if the field is missing.
+/// Reads a field in kB from a kernel file and returns it in bytes. Returns 0 if the field is missing.
 fn kernel_bytes(file: &str, field: &str) -> u64 {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(field)).unwrap_or_default();

@@ -2,7 +2,7 @@
 //! crate.
 //!
 //! Run with `cargo bench --no-default-features --features formats --bench formats`. With `--once NAME N`, one contestant extracts N keys
-//! and exits. To get the instructions per record, run this command under `valgrind --tool=callgrind` with two values of N, and divide the
+//! and exits. To get the instructions per record, run this command under `valgrind --tool=callgrind` with two values of N and divide the
 //! difference of the counts by the difference of N. Every contestant must read the same record: about 200 bytes, with the key in two
 //! fields.
 

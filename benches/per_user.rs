@@ -105,7 +105,7 @@ trait Store {
     fn advance(&mut self, _slice: u64) {}
 }
 
-/// A filter per user, and the number of ids in it.
+/// A filter per user and the number of ids in it.
 struct Each {
     users: HashMap<u64, (BloomFilter, u64)>,
     rate: f64,
@@ -245,7 +245,7 @@ fn measure(kind: Kind, users: u64, load: u64, rate: f64) -> Cell {
     [bytes as f64 / users as f64, insert, one, many, wrong, 1.0 - remembered as f64 / window as f64]
 }
 
-/// Looks up fresh ids, user by user. Returns the nanoseconds per id, and the share of ids that were reported as seen.
+/// Looks up fresh ids, user by user. Returns the nanoseconds per id and the share of ids that were reported as seen.
 fn ask(store: &mut dyn Store, nth_user: impl Fn(u64) -> u64, together: u64) -> (f64, f64) {
     let questions = CANDIDATES * 1_000 / together;
     let (mut least, mut wrong) = (f64::MAX, 0);

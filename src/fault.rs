@@ -3,14 +3,14 @@
 //! A fault point is a named place in the code where a test can kill or stop the process, or make a step fail. A defect is wrong behavior
 //! that a simulation switches on, to prove that its checks detect wrong behavior.
 //!
-//! Owns the list of fault points, and the actions at a point. Only test builds have the feature `faults`. Without the feature, the
-//! functions of this module do nothing. Must never act unless the environment variable `UNSEEN_FAULT` or a simulation requests an action.
+//! Owns the list of fault points and the actions at a point. Only test builds have the feature `faults`. Without the feature, the functions
+//! of this module do nothing. Must never act unless the environment variable `UNSEEN_FAULT` or a simulation requests an action.
 //!
 //! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes the point `commit.flushed` for the third time. Commas separate
 //! several faults. The actions are `kill` (SIGKILL), `abort`, `stop` (SIGSTOP, until SIGCONT), and `hang` (the thread waits forever). At a
 //! [`step`], a test can also request `error`, which makes the step fail.
 //!
-//! To add a point, call [`point`] or [`step`] in the code, and add the name to [`POINTS`]. A test then fails until
+//! To add a point, call [`point`] or [`step`] in the code and add the name to [`POINTS`]. A test then fails until
 //! `tests/simulation/plans/fault_points.rs` lists the point among those at which tests kill a process.
 
 pub const POINTS: &[&str] = &[

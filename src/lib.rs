@@ -4,11 +4,11 @@
 //!
 //! - [`record`] and [`key`]: a record, and the fingerprint of its key
 //! - [`filter`]: remembers fingerprints for a window
-//! - [`dedup`]: adds the rules of a window, and decides whether a record is unseen, a duplicate, or late
+//! - [`dedup`]: adds the rules of a window and decides whether a record is unseen, a duplicate, or late
 //! - [`config`]: loads a configuration file
 //! - [`format`](mod@format): extracts the values of a key from JSON, Avro, and Protobuf
 //! - [`replay`]: deduplicates a recorded stream
-//! - `follower`: follows the changelogs of a running group, and looks up the keys that the group has seen. Needs the feature `worker`.
+//! - `follower`: follows the changelogs of a running group and looks up the keys that the group has seen. Needs the feature `worker`.
 //!
 //! Without default features, the crate depends on neither Kafka nor RocksDB. A filter reports which keys it has seen within a window:
 //!

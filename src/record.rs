@@ -43,8 +43,8 @@ impl fmt::Display for TopicPartition {
     }
 }
 
-/// Returns the identity of a topic's log: the topic, a colon, and the topic's id, or only the topic if the brokers have no topic ids. A
-/// recreated topic has a new log, in which offsets of the old log have no meaning.
+/// Returns the identity of a topic incarnation: the topic's name, a colon, and the topic's id, or only the name if the brokers have no
+/// topic ids. A recreated topic is a new incarnation, in which offsets of the previous incarnation have no meaning.
 #[must_use]
 pub fn log_name(topic: &str, id: Option<&str>) -> String {
     id.map_or_else(|| topic.to_owned(), |id| format!("{topic}:{id}"))
@@ -135,7 +135,7 @@ pub enum Reason {
     Tombstone,
     /// The broker rejects the record for another reason, such as its time or a missing record key.
     Refused,
-    /// The schema of the record key or value does not exist, or cannot be used.
+    /// The schema of the record key or value does not exist or cannot be used.
     UnknownSchema,
 }
 

@@ -32,7 +32,7 @@ pub trait Scheduler: Send + Sync {
 /// A thread of a simulation.
 #[cfg(feature = "faults")]
 pub trait Registered: Send {
-    /// Adds the new thread to the simulation, and waits until the scheduler runs it. The new thread calls this method first.
+    /// Adds the new thread to the simulation and waits until the scheduler runs it. The new thread calls this method first.
     fn begin(&self);
     /// Removes the thread from the simulation. The thread calls this method last, even if it panics.
     fn end(&self);
@@ -43,7 +43,7 @@ thread_local! {
     static SCHEDULER: std::cell::RefCell<Option<Arc<dyn Scheduler>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Adds the calling thread to a simulation, or removes it if `scheduler` is `None`.
+/// Adds the calling thread to a simulation or removes it if `scheduler` is `None`.
 #[cfg(feature = "faults")]
 pub fn install(scheduler: Option<Arc<dyn Scheduler>>) {
     SCHEDULER.set(scheduler);
@@ -162,7 +162,7 @@ impl Changed {
     }
 }
 
-/// Calls `look` until it returns `Ok`, and returns the value. Between two calls, waits until `changed` is notified, or until the time in
+/// Calls `look` until it returns `Ok` and returns the value. Between two calls, waits until `changed` is notified or until the time in
 /// `Err`, if there is one.
 pub fn wait<S, T>(state: &Mutex<S>, changed: &Changed, mut look: impl FnMut(&mut S) -> Result<T, Option<Instant>>) -> T {
     let locked = || state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -74,7 +74,7 @@ pub struct ValueCounts {
     /// The named values, oldest first. A value's counts start when the value is named.
     named: Vec<(String, Counted)>,
     places: HashMap<String, usize>,
-    /// Records without a value, and records with a value that was not named at the time.
+    /// Records without a value and records with a value that was not named at the time.
     rest: Counted,
     records: u64,
     candidates: HashMap<String, u64>,

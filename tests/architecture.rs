@@ -323,7 +323,7 @@ type Function = (String, String);
 /// A call: the type of the `impl` block that contains the call, the qualifier (`self.`, `.`, `Type::`, or empty), and the name.
 type Call = (String, String, String);
 
-/// Returns the functions of a file, and the calls and paths in it. Relies on the format of `cargo fmt`: a top-level block ends with a brace
+/// Returns the functions of a file and the calls and paths in it. Relies on the format of `cargo fmt`: a top-level block ends with a brace
 /// at the start of a line.
 fn functions(code: &str) -> (BTreeSet<Function>, Vec<Call>) {
     let code = code.split("#[cfg(test)]\nmod ").next().unwrap_or(code);

@@ -1,4 +1,4 @@
-//! Promise: writing a checkpoint takes at most 64 MiB of additional memory, regardless of the size of the filter.
+//! Promise: writing a checkpoint uses at most 64 MiB of additional memory, regardless of the size of the filter.
 //!
 //! The test has its own process, because it measures the memory of the whole process.
 
@@ -36,7 +36,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Saves a checkpoint, and returns the additional peak memory in bytes.
+    /// Saves a checkpoint and returns the additional peak memory in bytes.
     fn save(&mut self, what: &str, rules: Rules) -> u64 {
         let id = PartitionId { space: "orders".to_owned(), partition: 0 };
         let settings = Settings { window: rules.window, filter: String::new(), hash: String::new(), keys: BTreeMap::new() };

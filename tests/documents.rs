@@ -105,7 +105,7 @@ fn arguments(line: &str) -> Option<String> {
 
 #[test]
 fn commands_parse() {
-    // Commands in running text may leave out arguments, or have placeholders such as OFFSET.
+    // Commands in running text may leave out arguments or have placeholders such as OFFSET.
     let parts = [ErrorKind::MissingRequiredArgument, ErrorKind::ValueValidation, ErrorKind::InvalidValue];
     for (page, text) in documents().into_iter().filter(|(page, _)| page != Path::new("CHANGELOG.md")) {
         let scripts = blocks(&text, "sh").join("\n").replace("\\\n", " ");

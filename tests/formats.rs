@@ -93,7 +93,7 @@ fn id(id: &Value) -> Option<Fingerprint> {
     })
 }
 
-/// A record with this value, and always the same key.
+/// A record with this value and always the same key.
 const fn record<'a>(value: Option<&'a [u8]>, headers: &'a [(&'a str, Option<&'a [u8]>)]) -> Record<'a> {
     // A field of a null value would be missing for another reason, so the value is never null.
     Record { key: Some(b"k"), value: if value.is_some() { value } else { Some(b"") }, headers }

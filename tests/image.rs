@@ -1,7 +1,7 @@
 //! Promise: the image's build finds every file that Cargo.toml requires.
 //!
 //! Follows the first stage of the Dockerfile in a temporary directory: copies the same files, subject to .dockerignore, and runs the same
-//! commands. A complete `cargo build` would take many minutes. The test therefore also asks for a binary that does not exist, and checks
+//! commands. A complete `cargo build` would take many minutes. The test therefore also asks for a binary that does not exist and checks
 //! that cargo reports no other error.
 
 use std::fs;

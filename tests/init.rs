@@ -110,7 +110,7 @@ fn secrets_are_not_written_to_the_file() {
 fn records_without_the_proposed_key_need_a_topic() {
     let sample = orders().replacen("{\"id\":1,", "{", 1);
     let error = refused(init(&["--ignore", "/at", "--sample", "-"]).write_stdin(sample.clone()));
-    assert!(error.contains("1 of 1320 records have no such key, and would stop the worker"), "{error}");
+    assert!(error.contains("1 of 1320 records have no such key and would stop the worker"), "{error}");
     let text = printed(init(&["--ignore", "/at", "--dead-letters", "news.dead", "--sample", "-"]).write_stdin(sample));
     assert!(text.contains("# - 1 of 1320 records have no such key, so on_invalid decides what happens to them."), "{text}");
 }

@@ -83,7 +83,7 @@ fn fingerprint(key: u64) -> Fingerprint {
 }
 
 const KEYS: u64 = 40;
-/// The rules with every kind of filter, and with a filter that an exact store confirms. The first kind keeps a window.
+/// The rules with every kind of filter and with a filter that an exact store confirms. The first kind keeps a window.
 fn kinds(window: Window, refresh: bool, late: Late) -> Vec<Rules> {
     let spec = |kind: Kind, rate| kind.spec(window, &Demand { bytes: 4_000, ..Demand::new(64, rate) });
     let rules = |filter, exact| Rules { window, filter, exact, refresh, late, emit: Emit::First };

@@ -93,7 +93,7 @@ fn verdicts_match_a_simple_list() {
     (0..streams).for_each(stream);
 }
 
-/// Checks an aging filter with a memory limit: it stays within the limit, and evicts no more old keys than necessary.
+/// Checks an aging filter with a memory limit: it stays within the limit and evicts no more old keys than necessary.
 fn bounded(seed: u64) {
     let mut random = SplitMix(seed);
     let slices = pick(&mut random, &[1, 4]);

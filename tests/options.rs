@@ -1,4 +1,4 @@
-//! The effect of each topic option on topics that share a key space, and on stored state. If topics of a space may have different values of
+//! The effect of each topic option on topics that share a key space and on stored state. If topics of a space may have different values of
 //! an option, the table gives a reason. If stored state stays valid after an option changes, the table gives a reason, too.
 
 use std::collections::{BTreeMap, BTreeSet};

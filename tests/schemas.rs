@@ -21,7 +21,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(place(name)).expect("a file of the repository")
 }
 
-/// Compares a file that is generated, or writes it.
+/// Asserts that a generated file is up to date, or writes it if `WRITE_SCHEMAS` is set.
 fn keep(name: &str, is_current: bool, text: &str) {
     if std::env::var_os("WRITE_SCHEMAS").is_some() {
         fs::write(place(name), text).expect("a file of the repository can be written");

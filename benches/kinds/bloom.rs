@@ -254,7 +254,7 @@ impl Kind for AgePartitioned {
     }
 
     /// Looks for k consecutive parts that have the key's bit, starting with the oldest k parts. If a part lacks the bit, no such run
-    /// contains it, so the search jumps to the k parts just before it. The last of these parts were already found to have the bit, and are
+    /// contains it, so the search jumps to the k parts just before it. The last of these parts were already found to have the bit and are
     /// not checked again.
     fn contains(&self, key: Fingerprint) -> bool {
         let (mut part, mut found, mut behind) = (self.parts.len() - self.k, 0, 0);

@@ -5,7 +5,7 @@
 //! cargo bench --no-default-features --bench kinds -- aging   # only kinds with "aging" in their name
 //! ```
 //!
-//! All kinds that keep a window do the same work: they remember the keys of a window, and forget older keys at most a quarter of a window
+//! All kinds that keep a window do the same work: they remember the keys of a window and forget older keys at most a quarter of a window
 //! later. Each kind is sized so that it meets the rate even when it is as full as it gets. Kinds that cannot forget single keys are used in
 //! a ring of five generations, which forgets the oldest generation at once. The kinds that unseen does not offer are reference
 //! implementations, written for readability, so their times show orders of magnitude, not limits. Every run fails if a kind exceeds its
@@ -47,7 +47,7 @@ trait Kind {
     fn contains(&self, key: Fingerprint) -> bool;
     /// Memory that the kind needs to answer, insert, and forget, in bytes.
     fn bytes(&self) -> usize;
-    /// Starts the next slice, and forgets the oldest one.
+    /// Starts the next slice and forgets the oldest one.
     fn rotate(&mut self) {}
 }
 
@@ -134,7 +134,7 @@ fn absent_keys() -> impl Iterator<Item = Fingerprint> {
     (0..).map(|number| key(number | 1 << 40))
 }
 
-/// Returns bits per key of the window, and the share of the window's keys that were forgotten.
+/// Returns bits per key of the window and the share of the window's keys that were forgotten.
 fn measure(row: &Row, keys: usize, rate: f64) -> (f64, f64) {
     let mut sliced = (row.make)(keys, rate);
     // Three windows, after which all generations of a ring are full.

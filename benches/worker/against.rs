@@ -1,4 +1,4 @@
-//! Compares the worker with a worker of another commit. Prints only ratios, and leaves it to the reader to judge them.
+//! Compares the worker with a worker of another commit. Prints only ratios and leaves it to the reader to judge them.
 
 use crate::Options;
 use crate::broker::Broker;

@@ -30,7 +30,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Connects to the broker in `UNSEEN_TEST_BROKER`, or starts one with scripts/kafka.
+    /// Connects to the broker in `UNSEEN_TEST_BROKER` or starts one with scripts/kafka.
     pub fn start() -> Self {
         if let Ok(address) = std::env::var("UNSEEN_TEST_BROKER") {
             return Self::at(address, None);

@@ -25,11 +25,11 @@ pub enum Allocator {
 
 #[derive(Clone)]
 pub enum Contender {
-    /// Reads records, and does nothing else: the upper bound for reading.
+    /// Reads records and does nothing else: the upper bound for reading.
     Consume {
         allocator: Allocator,
     },
-    /// Reads records, and forwards one in `every` in transactions: the upper bound for a worker.
+    /// Reads records and forwards one in `every` in transactions: the upper bound for a worker.
     PassOn {
         allocator: Allocator,
         every: usize,

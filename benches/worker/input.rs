@@ -18,7 +18,7 @@ pub fn client(address: &str) -> ClientConfig {
     client
 }
 
-/// A consumer, and the queue to which its partitions are forwarded.
+/// A consumer and the queue to which its partitions are forwarded.
 pub struct Input {
     queue: *mut rd::rd_kafka_queue_t,
     messages: Vec<*mut rd::rd_kafka_message_t>,
@@ -88,7 +88,7 @@ impl Messages<'_> {
 impl Drop for Messages<'_> {
     fn drop(&mut self) {
         for &message in self.0 {
-            // SAFETY: the message is owned by this value, and destroyed once.
+            // SAFETY: the message is owned by this value and destroyed once.
             unsafe { rd::rd_kafka_message_destroy(message) }
         }
     }

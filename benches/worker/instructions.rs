@@ -81,7 +81,7 @@ pub fn measure(options: &Options) {
     publish(options, "instructions", &raw, &page, &[]);
 }
 
-/// Runs a worker under callgrind. Returns the instructions of each part, and the total of the worker's thread.
+/// Runs a worker under callgrind. Returns the instructions of each part and the total of the worker's thread.
 fn counted(broker: &Broker, topic: &Topic, unseen: Unseen) -> (Vec<(&'static str, u64)>, u64) {
     let dir = TempDir::new().expect("a directory");
     let threads = by_thread(broker, topic, &dir, |counts| Contender::Unseen(Unseen { callgrind: Some(counts), ..unseen }));
@@ -92,7 +92,7 @@ fn counted(broker: &Broker, topic: &Topic, unseen: Unseen) -> (Vec<(&'static str
     (rows, *worker)
 }
 
-/// Counts the instructions of a process that only makes librdkafka's calls, and forwards every second record.
+/// Counts the instructions of a process that only makes librdkafka's calls and forwards every second record.
 fn ceiling(broker: &Broker, topic: &Topic) -> u64 {
     let dir = TempDir::new().expect("a directory");
     let pass_on = |counts| Contender::PassOn { allocator: Allocator::Jemalloc, every: 2, commit: COMMIT, callgrind: Some(counts) };

@@ -54,7 +54,7 @@ struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// Starts a worker on its own topic, and feeds it records to warm it up.
+    /// Starts a worker on its own topic and feeds it records to warm it up.
     fn start(broker: &'a Broker, topic: &'a Topic, contender: &'a Contender) -> Self {
         let Contender::Unseen(Unseen { commit, .. }) = contender else { unreachable!("only workers are measured") };
         let mut run = Run::start(broker, topic, contender);
@@ -150,7 +150,7 @@ struct Measured {
     peak: f64,
     /// Results of each round, for each commit interval and load.
     grid: Vec<Vec<Figures>>,
-    /// Results of the rounds with checkpoints, and of the rounds without.
+    /// Results of the rounds with checkpoints and of the rounds without.
     checkpoints: Vec<Vec<Figures>>,
 }
 

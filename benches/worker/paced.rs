@@ -1,4 +1,4 @@
-//! Writes a stream while a worker reads it, at a constant rate or as fast as possible, and measures the latency of each output record.
+//! Writes a stream, at a constant rate or as fast as possible, while a worker reads it. Measures the latency of each output record.
 
 use crate::broker::Broker;
 use crate::input::{self, Input};
@@ -88,7 +88,7 @@ impl Reader {
         }
     }
 
-    /// Waits until all records that the feeder has written are emitted, and returns their latencies.
+    /// Waits until all records that the feeder has written are emitted and returns their latencies.
     ///
     /// # Panics
     /// Panics if the worker emits more records than there are ids, or fewer than [`Feeder::allowance`] permits.

@@ -68,7 +68,7 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Panels side by side, each with its lines. Both axes are logarithmic, and are the same in all panels. `ticks` has the labeled values of
+/// Panels side by side, each with its lines. Both axes are logarithmic and are the same in all panels. `ticks` has the labeled values of
 /// the horizontal and of the vertical axis.
 pub fn lines(panels: &[(String, Vec<Line>)], across: &str, ticks: (&[f64], &[f64]), say: Say) -> String {
     const PANEL: f64 = 250.0;

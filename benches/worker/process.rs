@@ -75,13 +75,13 @@ impl Process {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    /// Asks the process to stop, and waits until it has exited. Returns the number of bytes that it has written to disk.
+    /// Asks the process to stop and waits until it has exited. Returns the number of bytes that it has written to disk.
     pub fn stop(&mut self) -> u64 {
         assert!(self.ends_by(Signal::TERM), "the process does not stop:\n{}", self.last_words());
         self.take_away()
     }
 
-    /// Asks the process to stop, and kills it if it does not stop in time. Returns the number of bytes that it has written to disk.
+    /// Asks the process to stop and kills it if it does not stop in time. Returns the number of bytes that it has written to disk.
     pub fn stop_or_kill(&mut self) -> u64 {
         if !self.ends_by(Signal::TERM) {
             eprintln!("the process does not stop within {PATIENCE:?}; killing it");
@@ -90,7 +90,7 @@ impl Process {
         self.take_away()
     }
 
-    /// Sends a signal, and returns true if the process exits in time. The process is not reaped yet, so its counters can still be read.
+    /// Sends a signal and returns true if the process exits in time. The process is not reaped yet, so its counters can still be read.
     fn ends_by(&self, signal: Signal) -> bool {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("a process of ours");

@@ -1,4 +1,4 @@
-//! The minimum cost of Kafka: a separate process that only makes librdkafka's own calls, and exits when it receives a signal.
+//! The minimum cost of Kafka: a separate process that only makes librdkafka's own calls and exits when it receives a signal.
 
 #![allow(unsafe_code)]
 

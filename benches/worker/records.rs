@@ -35,7 +35,7 @@ pub enum Load {
     Near,
 }
 
-/// Format of the ids, and distance between duplicates.
+/// Format of the ids and distance between duplicates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ids {
     /// Consecutive numbers. A duplicate repeats one of the last `reach` ids.

@@ -74,13 +74,13 @@ impl<'a> Run<'a> {
         (self.process, self.read) = self.contender.start(&self.job);
     }
 
-    /// Stops the contender, and deletes its topics without counting its output.
+    /// Stops the contender and deletes its topics without counting its output.
     pub fn abandon(mut self) {
         self.process.stop();
         self.broker.delete(&self.job.name);
     }
 
-    /// Stops the contender, and counts its output.
+    /// Stops the contender and counts its output.
     ///
     /// # Panics
     /// Panics if the output does not have the expected number of records.
@@ -99,7 +99,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Stops the contender, and counts its output like `finish`. Also returns the number of bytes written to disk.
+    /// Stops the contender and counts its output like `finish`. Also returns the number of bytes written to disk.
     pub fn count(&mut self) -> (u64, usize) {
         let stream = self.job.topic.stream;
         // Flink sometimes ignores the request to stop, so a peer is killed if it does not stop in time. The time to stop is not measured.

@@ -19,7 +19,7 @@ const COMMIT: Duration = Duration::from_millis(100);
 /// Times in milliseconds.
 #[derive(Clone, Copy, Serialize)]
 struct Figures {
-    /// Opening the state, and looking up the topics.
+    /// Opening the state and looking up the topics.
     open: f64,
     /// Waiting for the partition assignment, which depends on the brokers.
     join: f64,

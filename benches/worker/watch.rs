@@ -1,4 +1,4 @@
-//! A run as seen from outside: its progress over time, and its CPU time.
+//! A run as seen from outside: its progress over time and its CPU time.
 
 use crate::machine::Usage;
 use crate::process::Process;

@@ -12,7 +12,7 @@ use oracle::compare;
 use std::sync::LazyLock;
 use unseen::format::{Body, Buffers, Extract, Extractor, Format, Malformed, Message, Places, Scalar, Schema, Unreadable};
 
-/// Schemas, and the fields to extract. The first two schemas have no arrays or maps, which Avro encodes in blocks, so the decoder and the
+/// Schemas and the fields to extract. The first two schemas have no arrays or maps, which Avro encodes in blocks, so the decoder and the
 /// extractor read the same bytes.
 const SCHEMAS: [(&str, &[&str]); 4] = [
     (
@@ -45,7 +45,7 @@ const SCHEMAS: [(&str, &[&str]); 4] = [
 /// Number of schemas without blocks.
 const WITHOUT_BLOCKS: usize = 2;
 
-/// Errors for which the extractor is stricter than the decoder, or has a limit.
+/// Errors for which the extractor is stricter than the decoder or has a limit.
 const STRICTER: [&str; 6] = [
     // The decoder returns null for a missing boolean, text, or union.
     "the record ends ",

@@ -1,5 +1,5 @@
-//! Checks that restoring a filter from a damaged state fails, or results in a filter that works like any other: its own state can be stored
-//! and restored without a change.
+//! Checks that restoring a filter from a damaged state either fails or results in a filter that works like any other: its own state can be
+//! stored and restored without a change.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -16,7 +16,7 @@ struct Input<'a> {
     slices: u8,
     /// Steps before the state of the filter is damaged.
     before: Vec<Step>,
-    /// Positions of numbers and nulls in the metadata, and their new values.
+    /// Positions of numbers and nulls in the metadata and their new values.
     edits: Vec<(u8, Number)>,
     /// Pages to fill with one byte value, and that value.
     fills: Vec<(u8, u8)>,
@@ -106,7 +106,7 @@ fn window(input: &Input<'_>) -> Window {
 }
 
 fn spec(input: &Input<'_>, window: Window) -> Spec {
-    // Sizing by memory takes milliseconds, and does not depend on the window.
+    // Sizing by memory takes milliseconds and does not depend on the window.
     static SIZED: [OnceLock<Spec>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
     let kinds: Vec<_> = Kind::ALL.iter().filter(|kind| !kind.is_on_disk()).collect();
     let number = usize::from(input.kind) % kinds.len();

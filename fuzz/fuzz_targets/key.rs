@@ -15,7 +15,7 @@ struct Input<'a> {
     key: Option<&'a [u8]>,
     value: Option<&'a [u8]>,
     headers: Vec<(&'a str, Option<&'a [u8]>)>,
-    /// A range of the value to replace in a later record, and the new bytes.
+    /// A range of the value to replace in a later record and the new bytes.
     change: (Range<u16>, &'a [u8]),
 }
 

@@ -101,7 +101,7 @@ pub enum TailEvent<'m> {
     Error,
 }
 
-/// A client that reads any number of changelog partitions at once, and waits for new records at their ends. It joins no group.
+/// A client that reads any number of changelog partitions at once and waits for new records at their ends. It joins no group.
 pub trait ChangelogTail {
     /// Starts reading a stopped partition at `offset`.
     fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;

@@ -11,8 +11,8 @@ pub struct Problem {
     pub message: String,
 }
 
-/// The reason why a client cannot continue. Do not retry with the same client, unless the documentation of the method says that errors can
-/// be retried.
+/// The reason why a client cannot continue. Do not retry with the same client, unless the documentation of the method states that errors
+/// can be retried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,7 +20,7 @@ pub enum Error {
     #[error("kafka.properties: {0}")]
     Property(String),
     #[error(
-        "no broker at {servers} answered within {waited:?}; check that Kafka is running there, and that kafka.bootstrap_servers is correct ({reason})"
+        "no broker at {servers} answered within {waited:?}; check that Kafka is running there and that kafka.bootstrap_servers is correct ({reason})"
     )]
     NoBroker {
         servers: String,
@@ -28,7 +28,7 @@ pub enum Error {
         /// The error message of librdkafka.
         reason: String,
     },
-    /// The brokers respond, but reject this client. Retrying does not help.
+    /// The brokers respond but reject this client. Retrying does not help.
     #[error("{advice} ({reason})")]
     Refused {
         /// The advice for the operator, such as to grant a permission.

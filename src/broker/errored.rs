@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// The delay before a partition with an error is fetched again.
 const BACKOFF: Duration = Duration::from_millis(500);
 
-/// Partitions with a fetch error, and the times of their next seek. After an error, the next records from librdkafka may follow a gap,
-/// because librdkafka skips a corrupt batch, and counts the error itself as a record. So the client drops all records of a partition until
+/// Partitions with a fetch error and the times of their next seek. After an error, the next records from librdkafka may follow a gap,
+/// because librdkafka skips a corrupt batch and counts the error itself as a record. So the client drops all records of a partition until
 /// the seek.
 #[derive(Default)]
 pub(crate) struct Errored(Vec<(TopicPartition, Instant)>);

@@ -47,10 +47,10 @@ pub trait Broker: Clone + Send + Sync + 'static {
 
     fn changelog_ends(&self, config: &Config) -> Result<Self::ChangelogEnds, Error>;
 
-    /// Waits for a broker, and returns the names of all topics that the configured user may see.
+    /// Waits for a broker and returns the names of all topics that the configured user may see.
     fn topics(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error>;
 
-    /// Waits for a broker, and checks the configured topics. Creates missing internal topics, and adds partitions to changelogs that have
+    /// Waits for a broker and checks the configured topics. Creates missing internal topics and adds partitions to changelogs that have
     /// fewer than the topics of their key space.
     fn discover(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error>;
 
@@ -96,7 +96,7 @@ pub trait Record {
 #[derive(Debug)]
 pub enum Rebalance {
     Assigned(Vec<TopicPartition>),
-    /// This consumer must release these partitions, or has already lost them.
+    /// This consumer must release these partitions or has already lost them.
     Revoked {
         partitions: Vec<TopicPartition>,
         /// True if other members may already own the partitions, so that it is too late to commit.
@@ -151,20 +151,20 @@ pub trait Consumer {
     type Membership: Send;
 
     fn subscribe(&self, topics: &[&str]) -> Result<(), Error>;
-    /// Waits up to `timeout`, and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued or
+    /// Waits up to `timeout` and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued or
     /// `batch.out_of_range` is set. Errors are permanent: afterwards, this consumer cannot read again. After [`Error::Fenced`], a new
     /// consumer can take the static name back.
     fn poll<'a>(&'a self, batch: &mut Batch<Self::Record<'a>>, records: usize, timeout: Duration) -> Result<(), Error>;
     fn has_rebalance(&self) -> bool;
     fn next_rebalance(&self) -> Option<Rebalance>;
-    /// Answers [`Rebalance::Assigned`]. Starts reading at these offsets, and resumes these partitions, because librdkafka remembers earlier
+    /// Answers [`Rebalance::Assigned`]. Starts reading at these offsets and resumes these partitions, because librdkafka remembers earlier
     /// pauses.
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Answers [`Rebalance::Revoked`].
     fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     /// True if the group may already have given this consumer's partitions to other members.
     fn lost(&self) -> bool;
-    /// Restarts fetching the `stopped` partitions, and resumes them. `all` contains the positions of all assigned partitions, including
+    /// Restarts fetching the `stopped` partitions and resumes them. `all` contains the positions of all assigned partitions, including
     /// `stopped`. With the eager protocol, all of them are restarted.
     fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Returns the high watermark of a partition as of its last fetch, or `None` before its first fetch.
@@ -183,7 +183,7 @@ pub trait Consumer {
     fn pause(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     /// Returns the group's committed offsets, in the order of `partitions`. Waits until no open transaction contains an offset of these
-    /// partitions, or until the request times out. Errors can be retried.
+    /// partitions or until the request times out. Errors can be retried.
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error>;
     /// Returns the log start offset and the last stable offset. Errors can be retried.
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error>;
@@ -197,7 +197,7 @@ pub trait Consumer {
     fn generation(&self) -> Option<i32>;
     /// Commits offsets outside a transaction.
     fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<(), ClientError>;
-    /// Closes the consumer, and declines rebalances that are still queued. Leaves the group, unless the membership is static.
+    /// Closes the consumer and declines rebalances that are still queued. Leaves the group, unless the membership is static.
     fn close(self);
 }
 
@@ -254,10 +254,10 @@ pub struct DeliveryFailure {
     pub reason: String,
 }
 
-/// A producer with librdkafka's interface. Each [`ClientError`] shows whether the call can be retried, or whether the transaction must be
+/// A producer with librdkafka's interface. Each [`ClientError`] shows whether the call can be retried or whether the transaction must be
 /// aborted.
 pub trait ProducerClient<B: Broker> {
-    /// Fences earlier producers with the same transactional id, and waits until their transactions have ended.
+    /// Fences earlier producers with the same transactional id and waits until their transactions have ended.
     fn init_transactions(&self, timeout: Duration) -> Result<(), ClientError>;
     fn begin_transaction(&self) -> Result<(), ClientError>;
     /// Queues a copy of a record.
@@ -266,7 +266,7 @@ pub trait ProducerClient<B: Broker> {
     fn poll(&self, wait: Duration);
     /// Waits until no record is queued or in flight. Returns false after `timeout`.
     fn flush(&self, timeout: Duration) -> bool;
-    /// Drops all records that are queued or in flight, and reports them as failures.
+    /// Drops all records that are queued or in flight and reports them as failures.
     fn purge(&self);
     /// Adds offsets to the transaction. May be called several times per transaction.
     fn send_offsets(
@@ -322,12 +322,12 @@ pub enum ErrorCode {
     OffsetMetadataTooLarge,
     /// The request commits more offsets than the group coordinator can store at once.
     OffsetsTooLarge,
-    /// The broker returned `UNKNOWN_SERVER_ERROR`.
+    /// `UNKNOWN_SERVER_ERROR`. Kafka 4 also returns it if a request commits more offsets than the group coordinator can store at once.
     Unknown,
     Other,
 }
 
-/// The error of a client call, and the reactions that it allows.
+/// The error of a client call and the reactions that it allows.
 #[derive(Clone, Debug)]
 pub struct ClientError {
     pub code: ErrorCode,

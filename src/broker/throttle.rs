@@ -1,5 +1,5 @@
-//! Rate limits for log lines: each distinct problem is logged immediately, and then at most every ten seconds, with the number of
-//! suppressed lines.
+//! Rate limits for log lines: each distinct problem is logged immediately and then at most every ten seconds, with the number of suppressed
+//! lines.
 //!
 //! Owns the times of the last lines, for all clients of the process, because they all see the same problems. Must never suppress a problem
 //! that was not logged yet.
@@ -52,7 +52,7 @@ impl Throttle {
             self.logged.retain(|_, logged| now.saturating_duration_since(logged.at) < PAUSE);
         }
         if self.logged.len() >= PROBLEMS_MAX {
-            // Clearing the map may cause a problem to be logged too early, but never suppresses a new problem.
+            // Clearing the map may cause a problem to be logged too early but never suppresses a new problem.
             self.logged.clear();
         }
         self.logged.insert(problem.to_owned(), Problem { at: now, suppressed: 0 });

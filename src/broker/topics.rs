@@ -1,4 +1,4 @@
-//! Selects the topics of a cluster that match the patterns of a configuration, and detects when the selection changes.
+//! Selects the topics of a cluster that match the patterns of a configuration and detects when the selection changes.
 //!
 //! Owns the choice of matching topics that are left out because they cannot be read. Must never leave out a topic that the configuration
 //! names.
@@ -85,7 +85,7 @@ pub enum Refreshed {
     Changed(Box<Resolved>),
 }
 
-/// Lists the topics again, and compares them with the `current` ones.
+/// Lists the topics again and compares them with the `current` ones.
 ///
 /// # Errors
 /// See [`resolve`].
@@ -163,7 +163,7 @@ impl Pending {
     }
 }
 
-/// Lists the topics periodically until the selection changes, and returns the new selection. Returns `None` once `stop` is true.
+/// Lists the topics periodically until the selection changes and returns the new selection. Returns `None` once `stop` is true.
 pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: &Stats, stop: &dyn Fn() -> bool) -> Option<Resolved> {
     let (base, read) = (config.topics_interval(), current.inputs());
     // If no topic is read, a change interrupts nothing, and only these lists show whether the brokers answer. So the interval stays short.

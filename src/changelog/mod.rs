@@ -20,7 +20,7 @@ use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Identifies the writer of a changelog record, and the settings of the writer. The fields are hashes, because they are only compared for
+/// Identifies the writer of a changelog record and the settings of the writer. The fields are hashes, because they are only compared for
 /// equality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
@@ -58,7 +58,7 @@ pub enum Outcome {
     /// The changelog does not continue from the checkpoint. Either the first record that the checkpoint lacks starts after the checkpoint's
     /// offset, or a record of a warm-up starts before the applied offset and ends after it.
     Gap,
-    /// The record was written by another group, or for another key space.
+    /// The record was written by another group or for another key space.
     Foreign,
 }
 
@@ -121,7 +121,7 @@ impl Applier {
             && record.spans.iter().zip(&self.last).all(same)
     }
 
-    /// Decides the outcome of the next record, and applies the record to the state if it has an effect.
+    /// Decides the outcome of the next record and applies the record to the state if it has an effect.
     ///
     /// # Errors
     /// Returns [`ExactError`] if the state has no room, or if its exact store cannot be read.
@@ -144,8 +144,8 @@ impl Applier {
         if record.origin.owner != self.origin.owner {
             return Outcome::Foreign;
         }
-        // A record with a lower epoch comes from a worker that has lost the partition, but may not know that yet. Without transactions,
-        // such a worker can still write.
+        // A record with a lower epoch comes from a worker that has lost the partition but may not know that yet. Without transactions, such
+        // a worker can still write.
         if record.epoch < self.epoch {
             return Outcome::Passed;
         }
@@ -260,7 +260,7 @@ impl Cut {
     /// Adds this reset to `cuts`, for another read of the changelog from its beginning. Removes each earlier reset if this reset voids the
     /// record that showed it, because the worker that logged this reset had restored its state without that record.
     ///
-    /// Each read adds a reset, and removes only resets from earlier records, so the number of reads is finite.
+    /// Each read adds a reset and removes only resets from earlier records, so the number of reads is finite.
     pub fn add_to(self, cuts: &mut Vec<Self>) {
         let is_void =
             |cut: &Self| cut.before < self.before && cut.ends.iter().any(|(topic, end)| *topic == self.topic && *end > self.start);

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 /// The maximum number of fingerprints per changelog record: half a megabyte, which is half of the brokers' default size limit.
 pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
-/// The maximum number of entries that stay allocated for reuse. They take 2 MiB in every state.
+/// The maximum number of entries that stay allocated for reuse. They use 2 MiB in every state.
 const SPARE_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -101,8 +101,7 @@ impl PendingChanges {
     }
 
     /// Adds the insertions of consecutive records of a topic, the first at `offset`. Requires that [`can_append`](Self::can_append)
-    /// returned true. The key of a record was inserted if its entry in `seen` is false. Stream time was `before`, and advances with
-    /// `times`.
+    /// returned true. The key of a record was inserted if its entry in `seen` is false. Stream time was `before` and advances with `times`.
     pub fn note_batch(
         &mut self,
         topic: TopicId,

@@ -14,7 +14,7 @@ const UNTIMED: Slice = Slice(i64::MIN);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// The id of the topic that the offsets belong to. A recreated changelog has a different id. `None` while the id is unknown, and always
+    /// The id of the topic that the offsets belong to. A recreated changelog has a different id. `None` while the id is unknown and always
     /// if the brokers have no topic ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic_id: Option<String>,

@@ -104,7 +104,7 @@ impl<'a> ChangelogRecord<'a> {
     ///
     /// # Errors
     ///
-    /// Returns [`DecodeError`] if the bytes have another format version, or are not a valid record.
+    /// Returns [`DecodeError`] if the bytes have another format version or are not a valid record.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
         let [VERSION] = reader.take()? else { return Err(DecodeError("unknown format version")) };

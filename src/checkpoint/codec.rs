@@ -1,4 +1,4 @@
-//! Keys and checksums of the stored entries. Keys sort in the order in which entries are read. Ranges of keys include their start, but not
+//! Keys and checksums of the stored entries. Keys sort in the order in which entries are read. Ranges of keys include their start but not
 //! their end. The values of metadata and pages end with a checksum.
 
 use super::PartitionId;

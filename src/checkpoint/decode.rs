@@ -1,6 +1,6 @@
 //! Decodes the stored bytes of a partition's state.
 //!
-//! For any input, decoding returns a state or an error message, and uses no more memory than a filter of the stored size. Must never panic,
+//! For any input, decoding returns a state or an error message and uses no more memory than a filter of the stored size. Must never panic
 //! or accept a value with a wrong checksum.
 
 use super::codec::{checked, metadata_key, page_id};
@@ -16,7 +16,7 @@ pub struct Decoder<'a> {
     pages: u64,
 }
 
-/// Checks the checksum of a checkpoint's metadata, and parses the metadata.
+/// Checks the checksum of a checkpoint's metadata and parses the metadata.
 ///
 /// # Errors
 /// Returns a description of the problem.

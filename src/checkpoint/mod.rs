@@ -6,7 +6,7 @@
 //! records below its offsets. Checkpoints are not synced to disk. Correctness does not depend on them, because Kafka is the source of
 //! truth, and an older checkpoint is enough after a power failure.
 //!
-//! Must never decide how to handle a missing or incompatible checkpoint. Must never delete a corrupt checkpoint, but quarantines it.
+//! Must never decide how to handle a missing or incompatible checkpoint. Must never delete a corrupt checkpoint, only quarantine it.
 //!
 //! ```text
 //! DIR/instance                     unique id of this directory
@@ -92,7 +92,7 @@ pub struct Settings {
     pub window: Window,
     /// The kind of filter, such as `aging`, `aging, confirmed`, or `exact, on change`.
     pub filter: String,
-    /// The id of the key hash. If keys are hashed with a secret, the id differs between secrets, but does not reveal them.
+    /// The id of the key hash. If keys are hashed with a secret, the id differs between secrets but does not reveal them.
     pub hash: String,
     /// The key definition of each input of the space, by input. With `emit = "on_change"`, the definition includes the compared content.
     pub keys: BTreeMap<String, String>,
@@ -201,7 +201,7 @@ pub enum Error {
     #[error("state directory {}: {message}", .dir.display())]
     Store {
         dir: PathBuf,
-        /// The message of RocksDB, or a description of the problem.
+        /// RocksDB's error message, or a description of the problem.
         message: String,
     },
 }

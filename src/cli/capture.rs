@@ -176,7 +176,7 @@ pub(super) fn style() -> ProgressStyle {
     style.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Describes the written file, and the command to replay it.
+/// Describes the written file and the command to replay it.
 fn summary(args: &Args, config: &Config, topic: &str, written: u64, partitions: u32) -> String {
     let place = if args.output == Path::new("-") { String::new() } else { format!(" to {}", args.output.display()) };
     let what = format!("wrote {} {} of {topic}{place}", HumanCount(written), if written == 1 { "record" } else { "records" });

@@ -1,4 +1,4 @@
-//! `unseen check`: validates a configuration, and prints a summary of its topics.
+//! `unseen check`: validates a configuration and prints a summary of its topics.
 
 use crate::config::{self, Config, LeftOut, Pattern, Topic, window_text};
 use crate::kafka::{Checked, Feature, Support};
@@ -28,7 +28,7 @@ JSON output (--json): one object.
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// Also connect to the brokers, and check the topics, permissions, schemas, and features of the cluster
+    /// Also connect to the brokers and check the topics, permissions, schemas, and features of the cluster
     ///
     /// To try transactions and other features, the command creates a topic whose name starts with the group, writes two records to the
     /// topic, and deletes it. Nothing else changes.
@@ -42,7 +42,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Validates the configuration, and prints "ok" and one line per topic.
+/// Validates the configuration and prints "ok" and one line per topic.
 ///
 /// # Errors
 /// Returns [`crate::config::Errors`] with every problem found.
@@ -148,7 +148,7 @@ fn is_index(step: &str) -> bool {
 
 /// Checks that the state directory is writable, by creating and deleting a file in it or in its closest existing ancestor.
 fn try_state_dir(dir: &Path) -> Result<(), String> {
-    // The last ancestor of a relative path is empty, and stands for the current directory.
+    // The last ancestor of a relative path is empty and stands for the current directory.
     let ancestors = dir.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
     let there = ancestors.into_iter().find(|path| path.symlink_metadata().is_ok()).unwrap_or(dir);
     let file = there.join(format!(".unseen-check-{}", std::process::id()));

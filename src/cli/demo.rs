@@ -1,4 +1,4 @@
-//! `unseen demo`: runs a worker on an in-process broker with a synthetic news feed, and compares the output with an exact count.
+//! `unseen demo`: runs a worker on an in-process broker with a synthetic news feed and compares the output with an exact count.
 
 use crate::checkpoint::Store;
 use crate::config::Config;
@@ -204,7 +204,7 @@ const fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Reads the output, and counts how often each key was emitted.
+/// Reads the output and counts how often each key was emitted.
 fn collect(reader: &Reader, stop: &AtomicBool, read: &AtomicU64) -> HashMap<Vec<u8>, u64> {
     let mut emitted = HashMap::new();
     while !stop.load(Ordering::Relaxed) {

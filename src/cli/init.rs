@@ -1,4 +1,4 @@
-//! `unseen init`: writes a commented, minimal configuration from flags, or from records.
+//! `unseen init`: writes a commented, minimal configuration from flags or from records.
 
 use super::capture;
 use super::interrupt::Interrupt;
@@ -120,7 +120,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A capture of the input topic's first records, and the number of partitions of the topic.
+/// A capture of the input topic's first records and the number of partitions of the topic.
 struct Broker {
     capture: Capture,
     partitions: u32,
@@ -180,7 +180,7 @@ fn usable(args: &Args, proposal: Proposal) -> anyhow::Result<Proposal> {
     }
     if proposal.without_key > 0 && args.dead_letters.is_none() {
         bail!(
-            "{} of {} records have no such key, and would stop the worker; name a topic for them with --dead-letters, or another key with --key\n\n{}",
+            "{} of {} records have no such key and would stop the worker; name a topic for them with --dead-letters, or another key with --key\n\n{}",
             proposal.without_key,
             proposal.records,
             proposal.text().trim_end()
@@ -230,7 +230,7 @@ fn render(args: &Args, key: &str, window: &str, capacity: u64, more: &str) -> St
         }
     };
     let invalid = match &args.dead_letters {
-        Some(topic) => format!("# Records without a key, and records that the output rejects, go to this topic.\non_invalid = {{ topic = {} }}\n", quoted(topic)),
+        Some(topic) => format!("# Records without a key and records that the output rejects go to this topic.\non_invalid = {{ topic = {} }}\n", quoted(topic)),
         None => "# Records without a key stop the worker. Alternatives: \"drop\", \"emit\", { topic = \"a dead-letter topic\" }\non_invalid = \"fail\"\n"
             .to_owned(),
     };
@@ -289,7 +289,7 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// Parses a part of the key, and returns it in the syntax of the configuration.
+/// Parses a part of the key and returns it in the syntax of the configuration.
 fn part(text: &str) -> Result<String, String> {
     Ok(match key_part::parse(text)? {
         KeyPart::RecordKey => "{ record = \"key\" }".to_owned(),

@@ -1,4 +1,4 @@
-//! `unseen inspect`: shows the contents of state directories, or looks up a key.
+//! `unseen inspect`: shows the contents of state directories or looks up a key.
 
 use super::topic;
 use crate::checkpoint::Settings;

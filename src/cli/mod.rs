@@ -72,9 +72,9 @@ enum Command {
     Capture(capture::Args),
     /// Deduplicate a captured stream without Kafka
     Replay(replay::Args),
-    /// Show the verdict on a record, and the reason for it
+    /// Show the verdict on a record and the reason for it
     Explain(explain::Args),
-    /// Show the contents of state directories, or look up a key in them
+    /// Show the contents of state directories or look up a key in them
     Inspect(inspect::Args),
     /// Redrive dead letters
     Dlq(dlq::Args),
@@ -86,7 +86,7 @@ enum Command {
     /// Print shell completions
     #[command(hide = true)]
     Completions(completions::Args),
-    /// Print the manual page, or write all manual pages to a directory
+    /// Print the manual page or write all manual pages to a directory
     #[command(hide = true)]
     Man(man::Args),
 }
@@ -123,7 +123,7 @@ impl ConfigArgs {
         Config::load(&self.config, &self.set)
     }
 
-    /// Loads the configuration, and adds the named topic if it matches a pattern.
+    /// Loads the configuration and adds the named topic if it matches a pattern.
     fn load_with(&self, topic: Option<&str>) -> anyhow::Result<Config> {
         topic::expand(&self.load()?, topic)
     }
@@ -182,7 +182,7 @@ fn long_version(commit: &str) -> String {
     )
 }
 
-/// Runs the command line, and returns the exit code. Prints the error if the command fails, or all errors of an invalid configuration.
+/// Runs the command line and returns the exit code. Prints the error if the command fails, or all errors of an invalid configuration.
 pub fn main(commit: &str) -> ExitCode {
     let matches = command().long_version(&*long_version(commit).leak()).get_matches();
     let result = match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command {

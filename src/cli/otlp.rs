@@ -34,7 +34,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Tracing layer that queues spans for the export thread.
 pub struct SpanExporter(SyncSender<Value>);
 
-/// Flushes the queued spans on drop, and waits for at most `SHUTDOWN_TIMEOUT`.
+/// Flushes the queued spans on drop and waits for at most `SHUTDOWN_TIMEOUT`.
 pub struct ExportGuard {
     stop: Arc<AtomicBool>,
     wake: SyncSender<Value>,
@@ -83,7 +83,7 @@ impl Drop for ExportGuard {
     }
 }
 
-/// Sends spans in batches. Once `stop` is set, sends the queued spans and returns. A null value is not a span, and only wakes the thread.
+/// Sends spans in batches. Once `stop` is set, sends the queued spans and returns. A null value is not a span and only wakes the thread.
 fn send_all(spans: &Receiver<Value>, stop: &AtomicBool, host: &str, path: &str, service: &str) {
     let (mut batch, mut due, mut ended, mut is_failing) = (Vec::new(), Instant::now() + SEND_INTERVAL, false, false);
     while !ended {

@@ -56,7 +56,7 @@ pub struct Args {
     /// Format of a line
     #[arg(short, long, value_enum, default_value_t = LineFormat::Ndjson)]
     format: LineFormat,
-    /// Also keep an exact window, and count the errors of the filter
+    /// Also keep an exact window and count the errors of the filter
     #[arg(long)]
     truth: bool,
     /// With --truth, file for the lines of the records that were dropped as false positives

@@ -31,7 +31,7 @@ pub fn blocking(config: &Config) -> anyhow::Result<Arc<dyn Schemas>> {
     })
 }
 
-/// Returns the specification of a topic's key, and of the content that `emit = "on_change"` compares.
+/// Returns the specification of a topic's key and of the content that `emit = "on_change"` compares.
 fn specs(topic: &Topic) -> impl Iterator<Item = &KeySpec> {
     std::iter::once(&topic.key).chain(&topic.on_change)
 }

@@ -74,17 +74,17 @@ struct FileArgs {
     record_key: Option<String>,
     /// Partitioner of the producers: `murmur2` (Java) or `crc32` (librdkafka) [default: `serve.partitioner`]
     ///
-    /// Has no effect if `key_format` has a schema registry's frame. In that case, seed from a capture of the input topic, or use
+    /// Has no effect if `key_format` has a schema registry's frame. In that case, seed from a capture of the input topic or use
     /// --every-partition.
     #[arg(long, value_name = "NAME", value_enum)]
     partitioner: Option<PartitionerName>,
     /// Add keys with an unknown partition to every partition. Every partition then needs memory for all of these keys
     #[arg(long)]
     every_partition: bool,
-    /// Skip lines without a key, and count them
+    /// Skip lines without a key and count them
     #[arg(long)]
     skip_invalid: bool,
-    /// Maximum number of keys; a key in several partitions counts several times. Sorting takes 32 bytes of memory per key
+    /// Maximum number of keys; a key in several partitions counts several times. Sorting uses 32 bytes of memory per key
     #[arg(long, value_name = "N", default_value = "100M", value_parser = max_keys)]
     max_keys: u64,
 }
@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     if topic.late != Late::Emit && args.offsets_of.is_none() && config.kafka.start == Start::Earliest {
         warn(
-            "stream time starts at the latest time of these keys; input records that are older than that time by more than the window are late, and are only emitted if late = \"emit\"",
+            "stream time starts at the latest time of these keys; input records that are older than that time by more than the window are late and are emitted only if late = \"emit\"",
         );
     }
     let seeded = group.seed(seeds, &begin)?;
@@ -211,7 +211,8 @@ fn lines(counts: &Counts, keys: u64) -> String {
     read.into_iter().chain(left_out).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the result as JSON. `seeded` has the group, its number of partitions, and what was written. It is `None` for a dry run.
+/// Returns the result as JSON. `seeded` contains the group ID, the number of changelog partitions, and the counts of written keys. `None`
+/// for a dry run.
 fn json(counts: &Counts, keys: u64, seeded: Option<(&str, u32, &Seeded)>, warnings: &[&str]) -> String {
     let Counts { lines, invalid, tombstones, passed } = counts;
     let seeded = seeded.map(|(group, partitions, Seeded { keys, expired, evicted, stream_time })| {

@@ -41,7 +41,7 @@ pub struct Args {
     files: Vec<PathBuf>,
 }
 
-/// Runs the tests, and prints each result and the differences.
+/// Runs the tests and prints each result and the differences.
 ///
 /// # Errors
 /// Fails if a test fails or cannot run.

@@ -7,7 +7,7 @@ use anyhow::{anyhow, bail};
 /// know them.
 ///
 /// # Errors
-/// Fails if the topic matches a pattern, but cannot be read.
+/// Fails if the topic matches a pattern but cannot be read.
 pub fn expand(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     let (config, left_out) = config.expand(name).map_err(anyhow::Error::msg)?;
     left_out.first().map_or(Ok(config), |left_out| Err(anyhow!("{left_out}")))
@@ -20,7 +20,7 @@ pub fn expand(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
 /// Fails if the topic matches a pattern but cannot be read, or if entries of several topics have this space.
 pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     if name.is_some_and(|name| config.rule(name).is_ok()) {
-        // `name` belongs to a configured entry. A pattern may match this name, too, but must not add a topic.
+        // `name` belongs to a configured entry. A pattern may also match this name but must not add a topic.
         return expand(config, None);
     }
     let as_input = expand(config, name);
@@ -34,7 +34,7 @@ pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config
         _ => {
             let inputs: Vec<_> = found.iter().flat_map(|config| config.rule(name)).map(|topic| &*topic.input).collect();
             bail!(
-                "--topic: `{name}` is an entry of several topics that can match a pattern: {}; choose one with --set topics.N.input=TOPIC, for each entry N with a pattern",
+                "--topic: space `{name}` belongs to several input topics that match a pattern: {}. Choose one topic and set it in every entry N whose `input` is a pattern: --set topics.N.input=TOPIC",
                 inputs.join(", ")
             )
         }

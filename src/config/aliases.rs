@@ -26,7 +26,7 @@ struct Counter {
     values: u64,
     /// Number of values in each value that is marked with `&name`, by the id of the mark (the anchor).
     anchors: BTreeMap<usize, u64>,
-    /// Open lists and tables: the anchor of each, and the number of values before it.
+    /// Open lists and tables: the anchor of each and the number of values before it.
     open: Vec<(usize, u64)>,
 }
 

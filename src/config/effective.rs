@@ -1,4 +1,4 @@
-//! The effective configuration: the values of all layers, and the defaults of all other options.
+//! The effective configuration: the values of all layers and the defaults of all other options.
 //!
 //! Must never show a secret.
 

@@ -48,7 +48,7 @@ impl fmt::Display for Errors {
 
 impl std::error::Error for Errors {}
 
-/// Collects errors, and the source of each value.
+/// Collects errors and the source of each value.
 #[derive(Debug)]
 pub(super) struct Diagnostics {
     file: String,
@@ -97,7 +97,7 @@ impl Diagnostics {
     }
 }
 
-/// True if the path `inner` is equal to the path `outer`, or below it.
+/// True if the path `inner` is equal to the path `outer` or below it.
 fn within(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }

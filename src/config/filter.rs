@@ -91,7 +91,7 @@ impl Filter {
         ))
     }
 
-    /// True if an exact store on disk confirms the filter's answers, or replaces the filter.
+    /// True if an exact store on disk confirms the filter's answers or replaces the filter.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.confirm || self.kind.is_on_disk()

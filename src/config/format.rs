@@ -1,4 +1,4 @@
-//! The formats of a topic's keys and values, and their schema files.
+//! The formats of a topic's keys and values and their schema files.
 //!
 //! Must never connect to a schema registry.
 

@@ -21,7 +21,7 @@ pub(super) fn whole(pattern: &str) -> String {
     format!("^({pattern})$|{VARIABLE}")
 }
 
-/// Defines a JSON schema that several options contain, and returns a reference to that schema.
+/// Defines a JSON schema that several options contain and returns a reference to that schema.
 pub(super) fn shared(generator: &mut SchemaGenerator, name: &str, schema: Value) -> Value {
     generator.definitions_mut().insert(name.to_owned(), schema);
     json!({ "$ref": format!("#/definitions/{name}") })

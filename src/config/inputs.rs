@@ -65,7 +65,7 @@ pub(super) fn resolve(raw: Option<Inputs>, path: &str, diagnostics: &mut Diagnos
 
 /// Checks a name that may contain the placeholder, for each input.
 pub(super) fn check_names(name: &str, inputs: &[(String, String)], path: &str, diagnostics: &mut Diagnostics) {
-    // If the entry has no valid input, or has a pattern, check the name with a stand-in input.
+    // If the entry has no valid input or has a pattern, check the name with a stand-in input.
     let stand_in = inputs.is_empty().then_some("input");
     let mut inputs = inputs.iter().map(|(_, input)| &**input).chain(stand_in);
     let advice = "; the only placeholder is {input}, for the topic that is read";

@@ -1,4 +1,4 @@
-//! Options for keys and event times: the locations of their fields, and how keys are normalized.
+//! Options for keys and event times: the locations of their fields and how keys are normalized.
 
 use super::error::Diagnostics;
 use super::forms::{VARIABLE, shared, whole};
@@ -114,7 +114,7 @@ fn content(table: &Map<String, Value>) -> Option<Part> {
     (is_known && table["content"] == "value").then_some(Part::Content { except })
 }
 
-/// Removes a boolean from a table. Returns its value, or false if it is missing. Accepts `true` and `false` as text, because the values of
+/// Removes a boolean from a table. Returns its value or false if it is missing. Accepts `true` and `false` as text, because the values of
 /// variables are text.
 pub(super) fn take_switch(table: &mut Map<String, Value>, name: &str) -> Result<bool, String> {
     match table.remove(name) {
@@ -163,7 +163,7 @@ pub(super) fn time(value: &Value) -> Result<EventTime, String> {
 pub(super) fn schema(generator: &mut SchemaGenerator) -> Schema {
     let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
     let switch = |description: &str| json!({ "description": description, "type": ["boolean", "string"], "pattern": whole("true|false") });
-    let optional = switch("True if a record can have a key without this part, or with a null value for it.");
+    let optional = switch("True if a record can have a key without this part or with a null value for it.");
     let normalize = json!({
         "description": "Normalizations, so that different spellings are the same key. Their order does not matter.",
         "type": "array",
@@ -173,7 +173,7 @@ pub(super) fn schema(generator: &mut SchemaGenerator) -> Schema {
                 "type": "object",
                 "properties": {
                     "drop_query": {
-                        "description": "Normalize a URL like `url`, and remove these query parameters. A name may end in `*`.",
+                        "description": "Normalize a URL like `url` and remove these query parameters. A name may end in `*`.",
                         "type": "array",
                         "items": { "type": "string" },
                     },

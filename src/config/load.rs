@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of errors that are reported for the types and names of options.
 const FAULTS_MAX: usize = 100;
 
-/// Reads and merges all layers, and reports errors. Returns `None` if nothing is left to validate.
+/// Reads and merges all layers and reports errors. Returns `None` if nothing is left to validate.
 pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
     let mut tree = tree(path, environment, overrides, diagnostics)?;
     refuse_lists(&mut tree, diagnostics);
@@ -297,7 +297,7 @@ fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
     entries
 }
 
-/// Reports lists in places where tables are expected. Serde would otherwise accept such a list, and assign its values to the options in
+/// Reports lists in places where tables are expected. Serde would otherwise accept such a list and assign its values to the options in
 /// order.
 fn refuse_lists(tree: &mut Json, diagnostics: &mut Diagnostics) {
     let topics = tree.get("topics").and_then(Json::as_array).map_or(0, Vec::len);

@@ -1,4 +1,4 @@
-//! Loads the configuration, and validates it.
+//! Loads the configuration and validates it.
 //!
 //! Each layer overrides the previous layers: built-in defaults, the file (TOML or YAML), environment variables `UNSEEN__A__B`, and flags.
 //! `raw` has the options as written, and `resolve` converts them to the types of this module, which are always valid. All errors are
@@ -130,7 +130,7 @@ impl Config {
     }
 }
 
-/// The connection to Kafka, and the consumer group. Its `Debug` output contains no secret.
+/// The connection to Kafka and the consumer group. Its `Debug` output contains no secret.
 #[derive(Clone)]
 pub struct Kafka {
     /// The initial brokers: `host:port`, separated by commas.
@@ -210,7 +210,7 @@ pub struct Worker {
     pub transaction_timeout: Duration,
     /// Maximum number of records in a transaction.
     pub max_transaction_records: usize,
-    /// Time limit for the last commit and checkpoint after SIGTERM, and for the last replies of `unseen serve`.
+    /// Time limit for the last commit and checkpoint after SIGTERM and for the last replies of `unseen serve`.
     pub shutdown_timeout: Duration,
 }
 
@@ -220,7 +220,7 @@ impl Delivery {
     /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. With a time of 1 ms
     /// per partition, all `partitions` together cause at most a thousand requests per second. The time is at most a quarter of the commit
     /// interval, so that a partition has at most five requests per commit. But it is always at least 5 ms, and at most 250 ms (four
-    /// requests per second). With few partitions, the time is short, because lingering records take memory. A commit flushes the producer
+    /// requests per second). With few partitions, the time is short, because lingering records use memory. A commit flushes the producer
     /// instead of waiting.
     #[must_use]
     pub fn linger(self, commit_interval: Duration, partitions: u32) -> Duration {
@@ -281,7 +281,7 @@ pub enum ColdStart {
 /// The dashboard, the metrics, and the probes of a worker.
 #[derive(Clone, Debug)]
 pub struct Http {
-    /// The address to listen on, if any. Any client that can connect can read the endpoints, but cannot change anything.
+    /// The address to listen on, if any. Any client that can connect can read the endpoints but cannot change anything.
     pub listen: Option<SocketAddr>,
 }
 
@@ -316,12 +316,12 @@ pub struct Topic {
     pub input: String,
     /// The topic for unseen records. `None` for a shadow topic, for which the worker writes only its state.
     pub output: Option<String>,
-    /// Predicates that select the records to deduplicate: all of them must hold. Other records belong to the next rule of the input, or are
+    /// Predicates that select the records to deduplicate: all of them must hold. Other records belong to the next rule of the input or are
     /// emitted without deduplication.
     pub when: Vec<Predicate>,
     /// The name of the key space. Topics with the same key space share their seen keys.
     pub space: String,
-    /// The parts of the key, and the hash function.
+    /// The parts of the key and the hash function.
     pub key: KeySpec,
     /// The formats of record keys and values.
     pub formats: Formats,
@@ -347,7 +347,7 @@ pub struct Topic {
     pub on_duplicate: OnDuplicate,
     /// The action for tombstones (records with a null value), if the key needs the value.
     pub on_tombstone: OnTombstone,
-    /// The action for records without a key, and for records that the output rejects.
+    /// The action for records without a key and for records that the output rejects.
     pub on_invalid: OnInvalid,
     /// The location of the value by which records and duplicates are counted. `None` if `count_by` is not set.
     pub count_by: Option<CountBy>,
@@ -418,7 +418,7 @@ impl Topic {
         now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// True if record times decide how long a key stays seen. False for a window by count, and for a kind of filter that does not guarantee
+    /// True if record times decide how long a key stays seen. False for a window by count and for a kind of filter that does not guarantee
     /// a window.
     #[must_use]
     pub fn forgets_by_time(&self) -> bool {

@@ -73,7 +73,7 @@ const URL: &str = "sasl.oauthbearer.token.endpoint.url";
 const EXPECTED_URL: &str = "expected the URL of a token endpoint, such as \"https://idp.example/oauth2/token\", or of a token file, such as \"file:///var/run/secrets/tokens/kafka\"";
 
 /// Resolves the login with bearer tokens, if there is one. Removes the OAUTHBEARER properties from `properties`, because unseen obtains the
-/// tokens itself, and passes only the tokens to librdkafka.
+/// tokens itself and passes only the tokens to librdkafka.
 pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option<&str>, diagnostics: &mut Diagnostics) -> Option<OAuth> {
     let is_own = |name: &str| name.starts_with(PREFIX) || name.starts_with("https.ca.");
     let all = std::mem::take(properties).into_iter();

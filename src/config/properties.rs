@@ -54,7 +54,7 @@ pub(super) const OWNED: [(&str, &str); 27] = [
     ("transactional.id", "remove it: unseen derives the id from kafka.group_id and kafka.instance_id"),
 ];
 
-const CLASSIC: &str = "remove it: unseen uses the classic protocol, and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
+const CLASSIC: &str = "remove it: unseen uses the classic protocol and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
 
 /// Properties that only Kafka's Java clients have, and that something replaces, each with advice for the error message. librdkafka rejects
 /// other properties that it does not have.
@@ -121,7 +121,7 @@ fn is_text(name: &str) -> bool {
 pub(super) const PATH: &str = "kafka.properties";
 
 /// Converts values to text for librdkafka. Rejects the properties that unseen sets itself, and those that only Java clients have. Renames
-/// each property to its primary name, and rejects a second property with that name. Otherwise, librdkafka would use the last of the two
+/// each property to its primary name and rejects a second property with that name. Otherwise, librdkafka would use the last of the two
 /// values, and their order is not defined.
 pub(super) fn resolve(raw: &BTreeMap<String, Value>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! The options of a configuration file: their names, forms, and defaults.
 //!
-//! Checks only the form of each value. `resolve` checks the values, and how they fit together. The comments on options are user
+//! Checks only the form of each value. `resolve` checks the values and how they fit together. The comments on options are user
 //! documentation: editors show them, and docs/reference/options.md lists them.
 
 use super::format::{EncodingOption, FormatOption};
@@ -36,7 +36,7 @@ pub(super) struct Raw {
     pub(super) topics: Vec<Option<Topic>>,
 }
 
-/// The connection to Kafka, and the consumer group.
+/// The connection to Kafka and the consumer group.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(extend("required" = ["bootstrap_servers"]))]
@@ -47,7 +47,7 @@ pub(super) struct Kafka {
     /// Consumer group. The names of internal topics and the transactional ids begin with the name of the group.
     pub(super) group_id: String,
     /// Static name of this process, such as the name of its pod. With a static name, a restart does not trigger a rebalance. Set this
-    /// option for all processes of a group, or for none.
+    /// option for all processes of a group or for none.
     pub(super) instance_id: Option<String>,
     /// Start position in a partition without a committed offset.
     pub(super) start: Start,
@@ -90,7 +90,7 @@ pub(super) struct Worker {
     pub(super) transaction_timeout: Span,
     /// Maximum number of records in a transaction. A transaction also ends after 64 MiB of keys and values.
     pub(super) max_transaction_records: Count,
-    /// Time limit for the last commit and checkpoint after SIGTERM, and for the last replies of `unseen serve`.
+    /// Time limit for the last commit and checkpoint after SIGTERM and for the last replies of `unseen serve`.
     pub(super) shutdown_timeout: Span,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct State {
     /// Directory of the checkpoints.
     pub(super) dir: String,
     /// Also write the seen keys to a topic, `<group_id>-<space>-changelog`. The worker rebuilds the state of a partition from the topic if
-    /// the disk is lost, or if the partition moves to another machine. The worker creates the topic if it is missing.
+    /// the disk is lost or if the partition moves to another machine. The worker creates the topic if it is missing.
     pub(super) changelog: Switch,
     /// What to do for a partition that has neither a checkpoint nor a changelog.
     pub(super) cold_start: ColdStart,
@@ -133,8 +133,8 @@ impl Default for State {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Http {
-    /// Address to listen on, such as `0.0.0.0:8080`, or `off`. Any client that can connect can read the endpoints, but cannot
-    /// change anything.
+    /// Address to listen on, such as `0.0.0.0:8080`, or `off`. Any client that can connect can read the endpoints but cannot change
+    /// anything.
     pub(super) listen: String,
 }
 
@@ -286,8 +286,8 @@ pub(super) struct Topic {
     /// `{input}` stands for the topic that is read. Required.
     #[schemars(required)]
     pub(super) input: Option<inputs::Inputs>,
-    /// Topic for unseen records, such as `{input}.unseen`. Without it, the topic is a shadow: the worker evaluates, counts, and
-    /// remembers its records, but writes only its state.
+    /// Topic for unseen records, such as `{input}.unseen`. Without it, the topic is a shadow: the worker evaluates, counts, and remembers
+    /// its records but writes only its state.
     pub(super) output: Option<String>,
     /// Records to deduplicate: those for which this predicate holds, or each predicate of a list. The worker emits all other records in
     /// order, without deduplication. By default, it deduplicates all records.
@@ -307,7 +307,7 @@ pub(super) struct Topic {
     /// Format of the values: `json`, `json_schema`, `avro`, or `protobuf`. All except `json` expect the frame of a schema registry.
     /// Use `{ kind = "avro", schema = "file.avsc" }` for records without a frame that all have this schema.
     pub(super) value_format: FormatOption,
-    /// Encodings of the whole value, outermost first: `gzip` and `base64`. The worker decodes at most 32 MiB to read a value, and emits the
+    /// Encodings of the whole value, outermost first: `gzip` and `base64`. The worker decodes at most 32 MiB to read a value and emits the
     /// value unchanged.
     pub(super) value_encoding: EncodingOption,
     /// Hash function for keys: `"xxh3"`, or, if untrusted parties choose the keys, `{ siphash = "32 hex digits" }` with a secret.
@@ -400,13 +400,13 @@ pub(super) struct Filter {
     pub(super) false_positive_rate: Rate,
     /// Number of slices of a window: 1 to 64. A key stays seen for at most one slice longer than the window.
     pub(super) slices: Count,
-    /// Memory for the whole topic. Required for kind {memory}, and invalid for all other kinds.
+    /// Memory for the whole topic. Required for kind {memory} and invalid for all other kinds.
     pub(super) memory: Option<Bytes>,
     /// If the filter reports a key as seen, look the key up in an exact store on disk before the record is dropped. No unseen record is
     /// then dropped.
     pub(super) confirm: Switch,
     /// For kind {grows} with a window by time: size the next slice for the fullest recent slice plus an eighth. Slices are smaller than
-    /// configured only after a whole window, and never smaller than 1/64 of the configured size.
+    /// configured only after a whole window and never smaller than 1/64 of the configured size.
     pub(super) adapt: Switch,
     /// For kind {grows}: maximum memory for the topic's filters, divided evenly among its partitions. unseen rejects a limit that is too
     /// small for `capacity`.
@@ -458,7 +458,7 @@ impl TryFrom<Value> for OnInvalid {
     }
 }
 
-/// Parses `{ topic = "name" }`, and returns the name.
+/// Parses `{ topic = "name" }` and returns the name.
 fn topic(value: &Value) -> Option<String> {
     match entry(value)? {
         ("topic", name) => Some(name.to_owned()),

@@ -1,4 +1,4 @@
-//! Validates the options, and converts them to a configuration.
+//! Validates the options and converts them to a configuration.
 //!
 //! Reports all errors at once, except for errors that follow from other errors.
 
@@ -58,7 +58,7 @@ fn check_patterns(config: &Config, diagnostics: &mut Diagnostics) {
 }
 
 /// Checks that a space with several topics and `emit = "on_change"` has a changelog. Without a changelog, a restart reads the topics again
-/// in another order, and may restore older content of a key.
+/// in another order and may restore older content of a key.
 fn check_changes(config: &Config, diagnostics: &mut Diagnostics) {
     for space in config.spaces().iter().filter(|space| space.topics.len() > 1 && !config.state.changelog) {
         let [first, second, ..] = space.topics[..] else { continue };
@@ -175,7 +175,7 @@ fn http(raw: &str, diagnostics: &mut Diagnostics) -> Option<Http> {
 }
 
 fn log(raw: raw::Log, diagnostics: &mut Diagnostics) -> Log {
-    // The log filter would take a misspelled level for the name of a module, and then log only that module.
+    // The log filter would take a misspelled level for the name of a module and then log only that module.
     let misspelled = |part: &&str| {
         let (module, level) = part.trim().rsplit_once('=').unwrap_or(("all", part.trim()));
         module.trim().is_empty() || module.contains('[') || level.trim().parse::<LevelFilter>().is_err()

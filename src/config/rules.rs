@@ -61,7 +61,7 @@ impl Config {
         self.rules(&topic.input).map(|(_, rule)| rule).take_while(move |rule| rule.entry != topic.entry)
     }
 
-    /// Returns the rules of an input, in order. A record that no rule selects belongs to the last rule, and passes through.
+    /// Returns the rules of an input, in order. A record that no rule selects belongs to the last rule and passes through.
     #[must_use]
     pub fn rules(&self, input: &str) -> impl DoubleEndedIterator<Item = (TopicId, &Topic)> {
         let all = self.topics.iter().enumerate().map(|(number, topic)| (TopicId(number), topic));
@@ -156,7 +156,7 @@ fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'sta
     }
     let of = |other: &Topic| format!("topics[{}]", other.entry);
     if earlier.len() >= RULES_MAX {
-        return Some(("input", format!("{input:?} already has {RULES_MAX} entries, and cannot have more; combine some of them")));
+        return Some(("input", format!("{input:?} already has {RULES_MAX} entries and cannot have more; combine some of them")));
     }
     if previous.when.is_empty() {
         let first = of(previous);

@@ -1,4 +1,4 @@
-//! Recognizes options that contain secrets, and hides their values.
+//! Recognizes options that contain secrets and hides their values.
 //!
 //! Owns the only list of the names of such options, except for a copy in the Helm chart (`_checks.tpl`), which cannot call Rust.
 
@@ -34,7 +34,7 @@ pub(super) fn withhold_value(path: &str, message: String) -> String {
     "expected text in quotes; the value is not shown because it may be a secret".to_owned()
 }
 
-/// Hides the secrets in a tree. `path` is the path of the tree, and is empty for the whole configuration.
+/// Hides the secrets in a tree. `path` is the path of the tree and is empty for the whole configuration.
 pub(super) fn hide(path: &str, tree: &mut Value) {
     match tree {
         // An option that is not set has no secret to hide.

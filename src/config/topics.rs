@@ -1,4 +1,4 @@
-//! The topics to deduplicate: validates each topic, and compares them with each other.
+//! The topics to deduplicate: validates each topic and compares them with each other.
 
 use super::error::{Diagnostics, integer, required};
 use super::inputs::Inputs;
@@ -32,7 +32,7 @@ pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostic
     (topics.into_iter().map(|(_, topic)| topic).collect(), patterns)
 }
 
-/// Returns the topics of an entry, each with the path of its input. An entry with a pattern has no topics yet, and is added to `patterns`.
+/// Returns the topics of an entry, each with the path of its input. An entry with a pattern has no topics yet and is added to `patterns`.
 fn entry(mut raw: raw::Topic, index: usize, patterns: &mut Vec<Pattern>, diagnostics: &mut Diagnostics) -> Vec<(String, Topic)> {
     let path = format!("topics[{index}]");
     let at = |name: &str| format!("{path}.{name}");
@@ -220,8 +220,8 @@ fn growth_text(growth: Growth) -> String {
 
 /// Returns the settings that must be equal for all topics of a space, as text.
 fn rules(topic: &Topic) -> [(&'static str, String); 13] {
-    // The pattern lists all options. A new option does not compile until this function handles it, and decides whether all topics of a
-    // space must have the same value.
+    // The pattern lists all options. A new option does not compile until this function handles it and decides whether all topics of a space
+    // must have the same value.
     let Topic {
         entry: _,
         input: _,

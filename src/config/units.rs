@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Maximum duration: ten years. A longer duration is most likely a mistake, and could overflow.
+/// Maximum duration: ten years. A longer duration is most likely a mistake and could overflow.
 const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// Range of capacities. A larger capacity is most likely a mistake, because its filter would need hundreds of gigabytes of memory.
@@ -165,7 +165,7 @@ fn count(value: &Value) -> Option<u64> {
     quantity(value, &COUNT_UNITS)
 }
 
-/// Parses a whole number, or text with a number and a unit. Underscores in the number are ignored.
+/// Parses a whole number or text with a number and a unit. Underscores in the number are ignored.
 fn quantity(value: &Value, units: &[Unit]) -> Option<u64> {
     let Some(text) = value.as_str() else { return value.as_u64() };
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());

@@ -3,8 +3,8 @@
 //! Owns the hashed content of a sample of keys, and the counts of conflicts. Must never do I/O, grow beyond its bounds, store a value,
 //! or change a verdict.
 //!
-//! Each stored field of a record takes eight bytes: hashes of its name and of its value, 32 bits each. Two different values have
-//! the same hash with a probability of one in four billion.
+//! Each stored field of a record uses eight bytes: hashes of its name and of its value, 32 bits each. Two different values have the same
+//! hash with a probability of one in four billion.
 
 use crate::key::{Field, Fingerprint, OpenValue};
 use crate::record::Verdict;
@@ -57,7 +57,7 @@ impl CompareContent {
             }
             if pointer.matches('/').count() > DEPTH_MAX {
                 return Err(format!(
-                    "`{pointer}` is deeper than {DEPTH_MAX} levels, where fields are not distinguished; use a parent of this field"
+                    "`{pointer}` has more than {DEPTH_MAX} levels; the comparison treats everything below level {DEPTH_MAX} as one field, so name a parent with at most {DEPTH_MAX} levels"
                 ));
             }
         }
@@ -147,7 +147,7 @@ impl Content {
     }
 }
 
-/// The content of a duplicate, and the different content of the record that it duplicates.
+/// The content of a duplicate and the different content of the record that it duplicates.
 #[derive(Clone, Debug)]
 pub struct Difference {
     known: Content,

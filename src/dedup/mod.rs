@@ -110,8 +110,8 @@ impl Dedup {
     /// inserts its key. If it is a duplicate and [`Rules::refresh`] is set, renews its key.
     ///
     /// `time` is the record's own time in milliseconds, if it has one. `max_timestamp` is the latest time that may move the window. A
-    /// record with a later time is judged, but does not advance stream time, because a broken producer clock must not make the filter
-    /// forget everything.
+    /// record with a later time is judged but does not advance stream time, because a broken producer clock must not make the filter forget
+    /// everything.
     ///
     /// # Errors
     /// Returns [`ExactError`] if there is no room for the key, or if the archive cannot be read.
@@ -369,7 +369,7 @@ impl Dedup {
         self.exact.as_ref().map_or_else(|| self.usage().open_keys, Exact::open_keys)
     }
 
-    /// Returns the number of times that the exact store corrected the filter: false positives, and retracted keys that are still in the
+    /// Returns the number of times that the exact store corrected the filter: false positives and retracted keys that are still in the
     /// filter. Counted since this state was created or restored.
     #[must_use]
     pub const fn corrected(&self) -> u64 {

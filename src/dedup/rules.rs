@@ -6,7 +6,7 @@ use crate::filter::{Exact, Filter, Slice, Spec, Window};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What to do with a record that is older than the window and was not seen within it.
+/// The action for a record that is older than the window and was not seen within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Late {
@@ -26,7 +26,7 @@ pub struct Rules {
     pub window: Window,
     /// Kind and size of a partition's filter, or `None` if there is only an exact store.
     pub filter: Option<Spec>,
-    /// True if there is an exact store, which either decides alone, or confirms keys that the filter reports as seen.
+    /// True if there is an exact store, which either decides alone or confirms keys that the filter reports as seen.
     pub exact: bool,
     /// True if a duplicate renews the window of its key. A key that occurs at least once per window is then never emitted again.
     pub refresh: bool,

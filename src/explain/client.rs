@@ -48,7 +48,7 @@ pub(super) struct FoundRecord {
 
 pub(super) struct Scanned<'w> {
     pub(super) history: History<'w>,
-    /// The first offset of the changelog, and the offset at which reading stopped.
+    /// The first offset of the changelog and the offset at which reading stopped.
     pub(super) reach: (Offset, Offset),
 }
 
@@ -137,7 +137,7 @@ impl<'a> Client<'a> {
         Ok(partitions.iter().zip(committed).map(of).collect())
     }
 
-    /// Returns the inputs with their committed offsets, and the rules, of the state with this partition number in the key space of `topic`.
+    /// Returns the inputs, their committed offsets, and the rules of the state with this partition number in the key space of `topic`.
     pub(super) fn state(&self, topic: &'a Topic, partition: i32) -> Result<StateView<'a>, Error> {
         let config = self.config;
         let topics = config.space_of(topic).topics;

@@ -18,8 +18,8 @@ pub(super) const CHANGES_MAX: usize = 4096;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Commit {
-    /// The input offsets that the commit processed, by log. A log is a topic with its topic id (see [`crate::record::log_name`]). Empty for
-    /// seeded keys.
+    /// The input offsets that the commit processed, by topic incarnation (name and topic id, see [`crate::record::log_name`]). Empty for
+    /// keys that `unseen seed` wrote.
     pub(super) spans: Vec<(String, Range<Offset>)>,
     pub(super) epoch: i64,
     /// Offset of the commit's first record in the changelog.
@@ -33,7 +33,7 @@ impl Commit {
     }
 }
 
-/// An insertion of the key, logged by a worker that emitted a record with the key, or by `unseen seed`.
+/// An insertion of the key, logged by a worker that emitted a record with the key or by `unseen seed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Emission {
     pub(super) commit: Commit,
@@ -167,12 +167,12 @@ impl Target {
 pub(super) struct Wanted {
     /// The fingerprints of all interpretations of the key, such as text and number.
     pub(super) fingerprints: Vec<Fingerprint>,
-    /// Log and offset of the requested record. `None` if a key was requested, or if the worker reads a repartition topic instead of the
-    /// record's log.
+    /// Topic incarnation and offset of the requested record. `None` if a key was requested, or if the worker reads a repartition topic
+    /// instead of the record's topic.
     pub(super) record: Option<(String, Offset)>,
 }
 
-/// The progress of a group in a log.
+/// The progress of a group in a topic incarnation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
     /// The offset at which the group started, if known.
@@ -194,7 +194,7 @@ pub(super) struct History<'w> {
     pub(super) target: Option<Target>,
     /// The first slice in the changelog, or the first slice after the last gap.
     first_slice: Option<Slice>,
-    /// For each log, the first offset whose effect is in the changelog.
+    /// For each topic incarnation, the first offset whose effect is in the changelog.
     pub(super) starts: BTreeMap<String, Offset>,
     /// True if changes of the state may be missing in the changelog, before its first record or between two records.
     begins_later: bool,
@@ -219,8 +219,8 @@ pub(super) enum Next {
 }
 
 impl<'w> History<'w> {
-    /// Creates an empty history of a changelog whose first offset is `low`. `bounds` has the committed offset of each log. Changelog
-    /// records past these offsets are skipped.
+    /// Creates an empty history of a changelog whose first offset is `low`. `bounds` has the committed offset of each topic incarnation.
+    /// Changelog records past these offsets are skipped.
     pub(super) fn new(wanted: &'w Wanted, rules: &'w Rules, origin: Origin, bounds: BTreeMap<String, Offset>, low: Offset) -> Self {
         Self {
             low,
@@ -342,12 +342,12 @@ impl<'w> History<'w> {
     }
 
     /// True if the changelog contains every insertion that the state can still remember at `clock`. `readings` has the group's progress in
-    /// each log of the state.
+    /// each topic incarnation of the state.
     pub(super) fn is_whole(&self, clock: Option<Slice>, readings: &BTreeMap<String, Reading>) -> bool {
         let is_first =
             |(log, &start): (&String, &Offset)| start == 0 || readings.get(log).is_some_and(|reading| reading.first == Some(start));
-        // True for a log with processed input records whose effects are not in the changelog, because `state.changelog` was false or the
-        // changelog was trimmed.
+        // True for a topic incarnation with processed records whose effects are not in the changelog, because `state.changelog` was false
+        // or the changelog was trimmed.
         let is_unlogged = |&(log, reading): &(&String, &Reading)| {
             let position = self.applier.offsets.get(log).copied().or(reading.first).unwrap_or_default();
             reading.committed.is_some_and(|committed| position < committed)

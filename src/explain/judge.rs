@@ -17,7 +17,7 @@ pub(super) struct Judgment {
     pub(super) limit: Option<String>,
 }
 
-/// The emission that a duplicate repeats.
+/// The earlier emission of a duplicate's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Repeated {
     /// An emission of an earlier commit.
@@ -152,7 +152,7 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         }
         Memory::Unseen if rules.exact => Judgment::unknown(
             VerdictName::Duplicate,
-            "the exact store had the key, but the changelog does not; the changelog may have been switched on after the group started, or be damaged"
+            "the exact store had the key, but the changelog does not; the changelog may have been switched on after the group started or may be damaged"
                 .to_owned(),
         ),
         Memory::Unseen if !is_whole => Judgment::unknown(VerdictName::Duplicate, NOT_WHOLE.to_owned()),

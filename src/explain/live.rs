@@ -100,7 +100,7 @@ pub fn record(
     Ok(explanation)
 }
 
-/// Explains a key in the partition `only`, or in all partitions that can contain the key. `texts` are the parts of the key (see
+/// Explains a key in the partition `only` or in all partitions that can contain the key. `texts` are the parts of the key (see
 /// [`crate::key::KeySpec::fingerprints_of_texts`]).
 ///
 /// # Errors

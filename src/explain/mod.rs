@@ -5,8 +5,8 @@
 //! the record's key, and whether an earlier commit had inserted the key. If the record was dropped as a duplicate although no commit within
 //! the window had inserted its key, the drop was a false positive.
 //!
-//! This module never guesses: it reports what it cannot determine as unknown. It never joins a group or writes anything, and stores the
-//! history of no key except the requested one.
+//! This module never guesses: it reports what it cannot determine as unknown. It never joins a group or writes anything. It stores only the
+//! history of the requested key.
 //!
 //! | file | content |
 //! |---|---|
@@ -42,7 +42,7 @@ use crate::replay;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The record, its schema, the topic, the partition, or the changelog does not exist or cannot be used. The message states the reason,
+    /// The record, its schema, the topic, the partition, or the changelog does not exist or cannot be used. The message states the reason
     /// and what to do.
     #[error("{0}")]
     Question(String),

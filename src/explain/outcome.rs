@@ -1,7 +1,7 @@
 //! Infers which of a commit's records with the same key were emitted.
 //!
 //! The changelog shows how often a commit inserted the key, but not for which records. This module infers the records from their order. It
-//! never does I/O, and never reports a record as emitted if the changelog also allows another outcome.
+//! never does I/O and never reports a record as emitted if the changelog also allows another outcome.
 
 use super::history::{CHANGES_MAX, Memory, Target};
 use crate::dedup::{Late, Mutation, Rules};

@@ -1,4 +1,4 @@
-//! Explains a record by replaying a capture with the configured filter, and with an exact window for the record's key.
+//! Explains a record by replaying a capture with the configured filter and with an exact window for the record's key.
 //!
 //! A capture may start later than the group, so earlier emissions may be unknown. A capture also does not show what the group did with the
 //! record, so the explanation must only report what the given configuration does with it.
@@ -122,7 +122,7 @@ fn limit(explanation: &mut Explanation, config: &Config, topic: &Topic, first_of
     explanation.certain = explanation.limits.is_empty();
 }
 
-/// Returns the verdict on a record, its cause, and the record that it repeats.
+/// Returns the verdict on a record, its cause, and the record that it duplicates.
 fn judged(
     known: &KeyState,
     followed: &FollowedRecord,
@@ -143,7 +143,7 @@ fn judged(
 }
 
 impl KeyState {
-    /// True if the last emitted record with the key is within the window, and has different content than this record.
+    /// True if the last emitted record with the key is within the window and has different content than this record.
     fn has_other_content(&self, followed: &FollowedRecord, topic: &Topic) -> bool {
         let content_of = |record: &FollowedRecord| topic.emit().content_of(record.fingerprint);
         let age = self.slice.zip(followed.slice).map_or(0, |(inserted, now)| now.0.saturating_sub(inserted.0));

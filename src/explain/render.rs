@@ -8,7 +8,7 @@ use crate::key::NoKey;
 use crate::record::{Invalid, Offset};
 use crate::replay::format_rfc3339;
 
-/// Renders the verdict on a record, and the state of its key. `committed` is the group's committed offset for a pending record.
+/// Renders the verdict on a record and the state of its key. `committed` is the group's committed offset for a pending record.
 pub(super) fn sentences(explanation: &Explanation, topic: &Topic, committed: Option<Offset>) -> Vec<String> {
     let mut sentences: Vec<_> = explanation.verdict.map(|verdict| decided(explanation, verdict, topic, committed)).into_iter().collect();
     if explanation.changelog.is_some() || explanation.seen.is_some() {
@@ -41,7 +41,7 @@ fn decided(explanation: &Explanation, verdict: VerdictName, topic: &Topic, commi
         VerdictName::Late => {
             let outcome = if topic.late == Late::DeadLetter { "went to the dead letters" } else { "was dropped" };
             let other = if topic.on_change.is_some() {
-                "the last emitted record with its key had another content, or had left the window"
+                "the last emitted record with its key had another content or had left the window"
             } else {
                 "no record with its key had been emitted within the window"
             };

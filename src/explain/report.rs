@@ -8,8 +8,8 @@ use serde::Serialize;
 /// The output of `unseen explain --json`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Explanations {
-    /// One explanation if a record was requested. If a key was requested, one per partition that can contain the key, and per
-    /// interpretation of the key, such as text or number.
+    /// One explanation if a record was requested. If a key was requested, one per partition that can contain the key and per interpretation
+    /// of the key, such as text or number.
     pub explanations: Vec<Explanation>,
 }
 
@@ -45,7 +45,7 @@ pub struct Explanation {
     /// True if the next record with this key will be a duplicate; null if unknown. False does not exclude a false positive. With
     /// `emit = "on_change"`, only a record with the same content will be a duplicate.
     pub seen: Option<bool>,
-    /// When the key will be forgotten; null if it is not seen, or if the time is unknown.
+    /// The time at which the key will be forgotten; null if it is not seen, or if the time is unknown.
     pub forgotten: Option<Forgetting>,
     /// The part of the changelog that was read; null if none was read.
     pub changelog: Option<ChangelogReach>,

@@ -13,7 +13,7 @@ pub(super) struct InputView<'c> {
     /// The partition that the worker reads. With `repartition`, it belongs to the repartition topic instead of the input topic.
     pub(super) read: TopicPartition,
     /// The topic in `read`, with its topic id if brokers report ids (see [`crate::record::log_name`]). Offsets of a deleted topic with the
-    /// same name belong to another log.
+    /// same name belong to another topic incarnation.
     pub(super) log: String,
     pub(super) committed: Option<Offset>,
     pub(super) note: Note,
@@ -27,8 +27,8 @@ pub(super) struct StateView<'c> {
 }
 
 impl<'c> StateView<'c> {
-    /// Returns the committed offset of each log. Leaves out logs without a committed offset. Changelog records past these offsets do not
-    /// count, because they were committed after the offsets were requested, or because an offset reset made them void.
+    /// Returns the committed offset of each topic incarnation. Leaves out those without a committed offset. Changelog records past these
+    /// offsets do not count, because they were committed after the offsets were requested, or because an offset reset made them void.
     pub(super) fn bounds(&self) -> BTreeMap<String, Offset> {
         self.inputs.iter().filter_map(|input| Some((input.log.clone(), input.committed?))).collect()
     }

@@ -2,7 +2,7 @@
 //!
 //! Usually, all bits of a key are in one block of 512 bits. A block is a cache line, so a lookup costs one cache miss (Putze, Sanders,
 //! Singler, 2007). If the rate is so low that one block per key would need too much memory, each key has two blocks, with half of its bits
-//! in each. The filter may report an absent key as seen, but must never report an inserted key as unseen.
+//! in each. The filter may report an absent key as seen but must never report an inserted key as unseen.
 
 #![expect(clippy::inline_always, reason = "SIMD code must be inlined into the function with the target feature")]
 
@@ -26,8 +26,8 @@ type Bits = [u32; 2 * WORDS];
 const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const FACTORS: [u32; WORDS] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f, 0x1656_67b1, 0xcc9e_2d51, 0x1b87_3593, 0xe654_6b65];
 
-/// 56 permutations of the eight words, which select the words in which a key sets bits. Any two words occur at any two positions equally
-/// often, as among all 40,320 permutations. These permutations are the maps ax + b of the finite field with eight elements.
+/// 56 permutations of the eight words. A permutation selects the words in which a key sets bits. Any two words occur at any two positions
+/// equally often, as among all 40,320 permutations. These permutations are the maps ax + b of the finite field with eight elements.
 static ORDERS: [[i32; WORDS]; 56] = orders();
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "less than eight")]
@@ -73,15 +73,14 @@ impl BloomLayout {
         self.blocks_per_key == other.blocks_per_key && self.k == other.k
     }
 
-    /// Returns the number of a key's first block: the low half of the fingerprint, scaled to the number of blocks (Lemire's fast range,
+    /// Returns the index of a key's first block: the low half of the fingerprint, scaled to the number of blocks (Lemire's fast range,
     /// 2019).
     #[inline(always)]
     fn first(self, fingerprint: Fingerprint) -> usize {
         scale(fingerprint.low(), self.blocks)
     }
 
-    /// Returns the number of a key's second block. The high half of the fingerprint selects it from all blocks except the key's first
-    /// block.
+    /// Returns the index of a key's second block. The high half of the fingerprint selects it from all blocks except the key's first block.
     #[inline(always)]
     fn second(self, fingerprint: Fingerprint) -> usize {
         let step = 1 + scale(fingerprint.high().wrapping_mul(OTHER), self.blocks - 1);

@@ -26,7 +26,7 @@ pub struct Properties {
     pub grows: bool,
     /// True if a key can be deleted.
     pub can_retract: bool,
-    /// What a filter does above the planned number of keys, as a short text for tables.
+    /// The behavior of a filter above the planned number of keys, as a short text for tables.
     pub overfull: &'static str,
 }
 
@@ -57,7 +57,7 @@ pub struct Demand {
     pub growth: Growth,
 }
 
-/// The size of a filter, and the predictions that follow from the size. [`Spec::sizing`] returns it.
+/// The size of a filter and the predictions that follow from the size. [`Spec::sizing`] returns it.
 ///
 /// ```
 /// use unseen::filter::{Demand, Kind, Window};
@@ -106,7 +106,7 @@ pub(super) trait Row: Sizing + Sized {
 
     fn demanded(window: Window, demand: &Demand) -> Self;
 
-    /// Returns a sizing for a filter that is known only by its metadata. The filter can be restored, but must not get new keys, because its
+    /// Returns a sizing for a filter that is known only by its metadata. The filter can be restored but must not get new keys, because its
     /// configured capacity and rate are unknown.
     fn stored(window: Window, metadata: &Self::Metadata) -> Self;
 
@@ -162,7 +162,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Computes the size of a filter that meets these requirements, or returns `None` if the kind has no filter in memory.
+            /// Computes the size of a filter that meets these requirements or returns `None` if the kind has no filter in memory.
             #[must_use]
             pub fn spec(self, window: Window, demand: &Demand) -> Option<Spec> {
                 match self {
@@ -215,7 +215,7 @@ macro_rules! kinds {
         }
 
         impl FilterMetadata {
-            /// Returns a spec for a filter that is known only by its metadata. The filter can be restored, but must not get new keys,
+            /// Returns a spec for a filter that is known only by its metadata. The filter can be restored but must not get new keys,
             /// because its configured capacity and rate are unknown.
             #[must_use]
             pub fn spec(&self, window: Window) -> Spec {

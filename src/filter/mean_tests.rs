@@ -27,9 +27,9 @@ fn measured(spec: Spec, window: Window) -> (f64, u64) {
     (wrong as f64 / (end - begin) as f64, filter.usage().bytes)
 }
 
-/// Compares the measured rate with the formula, and returns the memory in bytes. `noise` is exceeded by chance with a probability of one
-/// in a thousand on either side. The measured rate may also be up to 7 % lower: a key that is reported as seen is not inserted, so slices
-/// hold slightly fewer keys than planned. It may be up to 2 % higher, because the formulas are approximations.
+/// Compares the measured rate with the formula and returns the memory in bytes. `noise` is exceeded by chance with a probability of one in
+/// a thousand on either side. The measured rate may also be up to 7 % lower: a key that is reported as seen is not inserted, so slices hold
+/// slightly fewer keys than planned. It may be up to 2 % higher, because the formulas are approximations.
 fn assert_mean(what: &str, spec: Spec, window: Window) -> u64 {
     let (mean, (found, bytes)) = (spec.sizing().mean_rate(window), measured(spec, window));
     let noise = 3.09 * (mean / (COUNTED * KEYS) as f64).sqrt();

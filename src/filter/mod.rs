@@ -68,8 +68,8 @@ pub trait Filter: fmt::Debug + Send + Sync {
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
 
     /// True if the key is remembered. Also true for some keys that were never inserted: the false positives. If the kind keeps a window
-    /// ([`Properties::keeps_window`]), it remembers every key that was inserted within the window, except keys that were removed, or
-    /// evicted at the maximum memory.
+    /// ([`Properties::keeps_window`]), it remembers every key that was inserted within the window, except keys that were removed or evicted
+    /// at the maximum memory.
     #[must_use]
     fn contains(&self, fingerprint: Fingerprint) -> bool;
 
@@ -85,7 +85,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
     /// Returns [`CapacityError`] if there is no room. The key is then not remembered.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError>;
 
-    /// Looks up a key, and inserts it unless [`Filter::contains`] reports it as seen. Returns true if the key was reported as seen.
+    /// Looks up a key and inserts it unless [`Filter::contains`] reports it as seen. Returns true if the key was reported as seen.
     ///
     /// # Errors
     /// Returns [`CapacityError`] if the key must be inserted, but there is no room.
@@ -97,7 +97,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
         Ok(there)
     }
 
-    /// Calls [`Filter::check_and_insert`] for each key in order, and appends the results to `seen`.
+    /// Calls [`Filter::check_and_insert`] for each key in order and appends the results to `seen`.
     ///
     /// # Errors
     /// Returns [`CapacityError`] at the first key that cannot be inserted. `seen` then has only the results of the keys before that key.
@@ -119,7 +119,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Advances stream time to `time`, and forgets keys that have left the window. Has no effect in a window by count, for a kind without
+    /// Advances stream time to `time` and forgets keys that have left the window. Has no effect in a window by count, for a kind without
     /// slices, and if `time` is not in a later slice than the current one.
     fn advance(&mut self, time: Timestamp);
 
@@ -130,7 +130,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
 
     /// Returns the number that a changelog must store with the keys of a slice, so that inserting the keys again produces the same state.
     /// The changelog calls this method after the first of these keys is inserted. For `aging`, the number is the capacity of the slice. For
-    /// `stable`, it is the number of insertions before that key. `None` for other kinds, and before the first insertion (for `aging`, into
+    /// `stable`, it is the number of insertions before that key. `None` for other kinds and before the first insertion (for `aging`, into
     /// the current slice).
     #[must_use]
     fn replay_info(&self) -> Option<u64> {
@@ -167,7 +167,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
     #[must_use]
     fn dirty_pages(&self) -> Vec<PageId>;
 
-    /// Appends the bytes of a page, or nothing if the page does not exist.
+    /// Appends the bytes of a page or nothing if the page does not exist.
     fn write_page(&self, id: PageId, out: &mut Vec<u8>);
 
     /// Restores a page from its stored bytes.
@@ -228,7 +228,7 @@ pub struct Part {
     pub slice: Slice,
     /// Layer of the part, as in [`PageId::layer`].
     pub layer: usize,
-    /// Number of pages that contain data, and are therefore stored.
+    /// Number of pages that contain data and are therefore stored.
     pub pages: u64,
 }
 
@@ -316,7 +316,7 @@ pub struct PageId {
 #[non_exhaustive]
 pub enum MetadataError {
     /// The stored filter is of a different kind, or a filter or exact store is missing or unexpected.
-    #[error("the stored filter or exact store does not match the settings of the checkpoint")]
+    #[error("the checkpoint is inconsistent: its filter or exact store does not match its own settings")]
     Kind,
     /// The stored slices contradict the window. For example, their number differs, they are out of order, or they are outside the window.
     #[error("the stored generations do not match the window")]

@@ -1,4 +1,4 @@
-//! The bytes of a filter, and a status for each page: never written, changed, or stored.
+//! The bytes of a filter and a status for each page: never written, changed, or stored.
 //!
 //! The memory comes directly from the operating system: zeroed, allocated on first access, and in huge pages if available. With huge
 //! pages, a random lookup avoids a TLB miss. This module must never interpret the bytes.
@@ -20,14 +20,14 @@ enum Page {
     Stored,
 }
 
-/// A buffer of bytes, initially zero. Its start is aligned to a page of the operating system, and therefore to a cache line.
+/// A buffer of bytes, initially zero. Its start is aligned to a page of the operating system and therefore to a cache line.
 pub(super) struct PagedBuffer {
     bytes: MmapMut,
     pages: Vec<Page>,
 }
 
 impl PagedBuffer {
-    /// Creates a buffer, or returns `None` if there is not enough memory.
+    /// Creates a buffer or returns `None` if there is not enough memory.
     pub(super) fn new(bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?;
         let map = MmapMut::map_anon(bytes).ok()?;

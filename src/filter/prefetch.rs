@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code)]
 
-/// Prefetches a cache line. Reading the line would also load it, but could stall the instructions that follow until the line arrives. On
+/// Prefetches a cache line. Reading the line would also load it but could stall the instructions that follow until the line arrives. On
 /// CPUs other than x86-64, reads the line.
 #[inline]
 pub(super) fn prefetch_line(line: &[u8; 64]) {

@@ -14,11 +14,11 @@ const WORDS: f64 = BLOCK / WORD;
 /// Maximum k per block: two bits in each of its words.
 pub(super) const K_MAX: u32 = 2 * BLOCK_BITS / WORD_BITS;
 
-/// Maximum number of bits per key. A filter that would need more for its rate gets this number, and exceeds its rate.
+/// Maximum number of bits per key. A filter that would need more for its rate gets this number and exceeds its rate.
 pub(super) const BITS_PER_KEY_MAX: u32 = 512;
 
-/// Share of a generation's rate that is reserved for the layers that an overfull slice chains. A larger share makes every filter larger,
-/// but makes the chained layers of overfull filters smaller.
+/// Share of a generation's rate that is reserved for the layers that an overfull slice chains. A larger share makes every filter larger but
+/// makes the chained layers of overfull filters smaller.
 pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 
 /// A filter uses two blocks per key if it would be larger by more than this factor with one block per key. A lookup of two blocks takes

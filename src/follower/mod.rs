@@ -181,7 +181,7 @@ impl Drop for Follower {
 pub struct End(Arc<Ending>);
 
 impl End {
-    /// Waits until the follower cannot continue, and returns the reason. Only one call gets the reason. All other calls block forever, even
+    /// Waits until the follower cannot continue and returns the reason. Only one call gets the reason. All other calls block forever, even
     /// if the follower is dropped.
     #[must_use]
     pub fn wait(&self) -> Error {

@@ -25,7 +25,7 @@ pub enum Answer {
 pub enum Unavailable {
     /// The changelog does not exist yet, or the brokers have not answered yet.
     #[error(
-        "changelog {changelog} has not been found yet; check that a worker is running with this configuration, and that the brokers are reachable"
+        "changelog {changelog} has not been found yet; check that a worker is running with this configuration and that the brokers are reachable"
     )]
     Nothing {
         /// The name of the changelog topic.
@@ -46,7 +46,7 @@ pub enum Unavailable {
         partition: i32,
     },
     /// The worker is still restoring a partition, and its changelog lacks keys that were emitted.
-    #[error("the worker is warming up partition {partition} from the input, and has not logged all of its keys yet")]
+    #[error("the worker is warming up partition {partition} from the input and has not logged all of its keys yet")]
     WarmingUp {
         /// One of the partitions that are being warmed up.
         partition: i32,
@@ -71,7 +71,7 @@ pub enum Unavailable {
     #[error("the worker runs with different key or window settings; use the same configuration file for both")]
     OtherKeys,
     /// The state is older than `serve.max_staleness`, because the brokers do not answer, or because the follower does not keep up.
-    #[error("the last known commits are {} s old, which is longer than serve.max_staleness ({} s); check the brokers and the log of this server", .age.as_secs(), .most.as_secs_f64())]
+    #[error("this server's state is {} s old, which exceeds serve.max_staleness ({} s); check the brokers and this server's log", .age.as_secs(), .most.as_secs_f64())]
     Stale {
         /// The age of the last known commits, for the partition with the oldest state.
         age: Duration,

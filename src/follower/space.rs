@@ -1,4 +1,4 @@
-//! A followed key space: its partitions, and the lookup of its keys.
+//! A followed key space: its partitions and the lookup of its keys.
 //!
 //! Must never answer for a partition that this process does not follow.
 

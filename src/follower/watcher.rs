@@ -113,7 +113,7 @@ fn round<'s>(
     result.and(answers)
 }
 
-/// The index of a space, and a partition of its changelog.
+/// The index of a space and a partition of its changelog.
 type Place = (usize, i32);
 
 /// Partitions that did not answer. In the next round, they are asked last and, if another partition has answered, with a short timeout. So

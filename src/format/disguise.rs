@@ -1,8 +1,8 @@
-//! Recognizes text that is compressed, or not in UTF-8.
+//! Recognizes text that is compressed or not in UTF-8.
 
 use super::Side;
 
-/// Magic bytes of compressed data, and the name of the compression.
+/// Magic bytes of compressed data and the name of the compression.
 const COMPRESSIONS: [(&[u8], &str); 5] = [
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -26,7 +26,7 @@ pub(crate) fn disguise(side: Side, text: &[u8]) -> Option<String> {
     if let Some(name) = compression(text) {
         let decode = if name == "gzip" && side == Side::Value { "set value_encoding = \"gzip\", or " } else { "" };
         return Some(format!(
-            "it is compressed with {name}; {decode}send it uncompressed, and set compression.type = {name} on the producer"
+            "it is compressed with {name}; {decode}send it uncompressed and set compression.type = {name} on the producer"
         ));
     }
     ENCODINGS.iter().find(|(magic, _)| text.starts_with(magic)).map(|&(_, words)| words.to_owned())

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// Maximum size of a value in bytes after each decoding step. Needed because a gzip stream can expand to a thousand times its size.
 pub const DECODED_MAX: usize = 32 << 20;
 
-/// If a buffer has more than this number of bytes, it is shrunk to this size before it is used again.
+/// Maximum size in bytes of a buffer that is kept for reuse. Larger buffers are shrunk to this size.
 const KEPT: usize = 1 << 20;
 
 /// An encoding of whole record values.
@@ -38,8 +38,8 @@ impl Decoded {
     /// Decodes a value, starting with the outermost encoding.
     ///
     /// # Errors
-    /// Returns an error message if the value does not have these encodings, or is larger than [`DECODED_MAX`]. The caller puts
-    /// `the record value` before the message.
+    /// Returns an error message if the value does not have these encodings or is larger than [`DECODED_MAX`]. The caller puts `the record
+    /// value` before the message.
     pub(crate) fn decode(&mut self, encodings: &[Encoding], value: &[u8]) -> Result<&[u8], String> {
         let Self { bytes, input, total } = self;
         for (number, encoding) in encodings.iter().enumerate() {
@@ -180,7 +180,7 @@ mod tests {
         let most = gzip(&vec![b' '; DECODED_MAX]);
         let mut room = Decoded::default();
         assert_eq!(room.decode(&[Encoding::Gzip], &most).map(<[u8]>::len), Ok(DECODED_MAX));
-        // Ten gzip members are small enough for a record, and expand to ten times the limit.
+        // Ten gzip members are small enough for a record and expand to ten times the limit.
         let bomb = most.repeat(10);
         assert_eq!(room.decode(&[Encoding::Gzip], &bomb), Err("is larger than 32 MiB after decoding gzip".to_owned()));
         assert!(room.bytes.capacity() <= DECODED_MAX + 1, "{}", room.bytes.capacity());

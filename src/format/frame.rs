@@ -81,7 +81,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// True if a record probably has a frame: it begins with 0x00 or 0x01, and is long enough for a schema id.
+/// True if a record probably has a frame: it begins with 0x00 or 0x01 and is long enough for a schema id.
 pub(crate) fn is_likely(record: &[u8]) -> bool {
     matches!((record.first(), record.len()), (Some(0), 5..) | (Some(1), 17..))
 }
@@ -117,7 +117,7 @@ fn length(format: Format, bytes: &[u8]) -> Result<usize, &'static str> {
                 "does not begin with the frame of a schema registry (0x00 or 0x01); for records without a frame, set the format to \"json\" or { kind = \"…\", schema = \"file\" }",
             );
         }
-        None => return Err("is empty, but must begin with the frame of a schema registry"),
+        None => return Err("is empty but must begin with the frame of a schema registry"),
     };
     let Some(mut rest) = bytes.get(id..) else { return Err("ends within the frame of a schema registry") };
     if format.has_messages() {

@@ -1,13 +1,13 @@
-//! Record formats: extracts fields from the bytes of record keys and values, or visits everything in them.
+//! Record formats: extracts fields from the bytes of record keys and values or visits everything in them.
 //!
-//! Owns the resolution of JSON pointers in each format, and the rules for when values of different formats are equal. Must never fetch a
+//! Owns the resolution of JSON pointers in each format and the rules for when values of different formats are equal. Must never fetch a
 //! schema, depend on keys, or accept a record that is recognizably truncated.
 //!
 //! In this module, a *text* is a record key or value without its frame, even in a binary format. A *place* is the location of a field
 //! in a text, and a *slot* is the index of a place in a list of [`Places`].
 //!
 //! An [`Extractor`] is compiled once for a format, a schema if the format has schemas, and a list of [`Places`]. It finds the values at
-//! these places, and skips everything else without building values. It allocates memory per record only for unusual JSON.
+//! these places and skips everything else without building values. It allocates memory per record only for unusual JSON.
 
 #[cfg(feature = "formats")]
 mod avro;
@@ -182,7 +182,7 @@ impl Schema {
 /// A schema that another schema refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// The name of the reference: the path of an import in Protobuf, and usually the full name of a type in Avro.
+    /// The name of the reference: the path of an import in Protobuf and usually the full name of a type in Avro.
     pub name: String,
     /// The schema without its own references.
     pub body: Body,
@@ -287,11 +287,11 @@ pub trait Visit {
     fn close(&mut self);
 }
 
-/// Reads the records of one format, and of one schema if the format has schemas.
+/// Reads the records of one format and of one schema if the format has schemas.
 pub trait Extract {
-    /// Finds the values at the extractor's places, and stores each value in the slot of its place. All slots must be `None` before the
-    /// call, and the slots of missing values remain `None`. Also validates the rest of the text, except the UTF-8 of other strings and
-    /// parts that are skipped by their length.
+    /// Finds the values at the extractor's places and stores each value in the slot of its place. All slots must be `None` before the call,
+    /// and the slots of missing values remain `None`. Also validates the rest of the text, except the UTF-8 of other strings and parts that
+    /// are skipped by their length.
     ///
     /// # Errors
     /// Returns [`Unreadable`] if the text does not have the format.

@@ -10,12 +10,12 @@ use xxhash_rust::xxh3::xxh3_128;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PointerError {
-    /// The pointer is invalid according to RFC 6901, or is most likely in another notation, such as `JSONPath`.
+    /// The pointer is invalid according to RFC 6901 or is most likely in another notation, such as `JSONPath`.
     #[error("`{pointer}` is not a JSON pointer: {advice}")]
     Malformed {
         /// The pointer as it is configured.
         pointer: String,
-        /// What to do, such as ``write `/id` ``.
+        /// The remedy, such as ``write `/id` ``.
         advice: String,
     },
     /// The pointer has more steps than this maximum.

@@ -1,4 +1,4 @@
-//! The formats of a topic's records, and the source of their schemas.
+//! The formats of a topic's records and the source of their schemas.
 
 use super::encoding::Encoding;
 use super::frame::SchemaId;
@@ -24,7 +24,7 @@ pub enum Lookup {
     Known(Arc<Schema>),
     /// The schema does not exist or cannot be used, with an error message.
     Unknown(Arc<str>),
-    /// The schema was requested, and has not arrived yet.
+    /// The schema was requested but has not arrived yet.
     Awaited,
 }
 

@@ -54,16 +54,16 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
             ([("topic", topic.topic.clone()), ("reason", reason.label().to_owned())], count)
         })
     });
-    encoder.counters("unseen_invalid_total", "Records without a valid key, or too large to write, by reason", invalid)?;
+    encoder.counters("unseen_invalid_total", "Records without a valid key or too large to write, by reason", invalid)?;
     encoder.counters("unseen_consumed_bytes_total", "Bytes of keys and values read", of(|topic| topic.consumed_bytes))?;
     encoder.counters("unseen_dead_letters_total", "Records written to the dead letter topic", of(|topic| topic.dead_letters))?;
     encoder.counters("unseen_future_records_total", "Records with a time too far ahead of the clock", of(|topic| topic.future))?;
     let suspect = status.topics.iter().map(|topic| ([("topic", topic.topic.clone())], f64::from(u8::from(topic.time_warning.is_some()))));
-    let help = "1 if record times keep the window of the topic from moving, or make it move too slowly";
+    let help = "1 if record times keep the window of the topic from moving or make it move too slowly";
     encoder.gauges("unseen_record_times_suspect", help, suspect)?;
     encoder.counters(
         "unseen_warmed_up_records_total",
-        "Records read again during warm-up, without emitting them",
+        "Records read again during a warm-up and not emitted",
         of(|topic| topic.warmed_up),
     )?;
     let help = "Records that were deleted before they were read (upper bound)";
@@ -95,7 +95,7 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     )?;
     let shadows = status.topics.iter().map(|topic| ([("topic", topic.topic.clone())], f64::from(u8::from(topic.shadow))));
     encoder.gauges("unseen_shadow", "1 if the topic has no output, so only its state is updated", shadows)?;
-    encoder.gauge("unseen_left_out_topics", "Topics that match a pattern, but are not read", Some(float(status.left_out.len() as u64)))?;
+    encoder.gauge("unseen_left_out_topics", "Topics that match a pattern but are not read", Some(float(status.left_out.len() as u64)))?;
     let help = "Time from the record timestamp to the commit, for every 64th record written";
     histogram(encoder, "unseen_end_to_end_latency_seconds", help, &status.end_to_end_latency)
 }

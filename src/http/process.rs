@@ -49,7 +49,7 @@ impl Disk {
 
 /// Returns the space on the disk of a directory. If the directory does not exist, uses its closest existing ancestor.
 fn space_of(dir: &Path) -> Option<DiskSpace> {
-    // The last ancestor of a relative path is empty, and stands for the current directory.
+    // The last ancestor of a relative path is empty and stands for the current directory.
     let mut places = dir.ancestors().map(|place| if place.as_os_str().is_empty() { Path::new(".") } else { place });
     let disk = places.find_map(|place| rustix::fs::statvfs(place).ok())?;
     let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);

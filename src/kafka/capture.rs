@@ -1,6 +1,6 @@
 //! One pass over a range of a topic's records, for `unseen capture` and other commands.
 //!
-//! Owns the range of each partition, and detects when the capture is complete. Joins no group and commits nothing. Must never wait for
+//! Owns the range of each partition and detects when the capture is complete. Joins no group and commits nothing. Must never wait for
 //! records that did not exist when the capture started.
 
 use super::Error;
@@ -67,7 +67,7 @@ impl Range {
 }
 
 impl Capture {
-    /// Connects to the cluster, and looks up the offsets of the requested range. Calls `report` as long as no broker answers.
+    /// Connects to the cluster and looks up the offsets of the requested range. Calls `report` as long as no broker answers.
     ///
     /// # Errors
     /// Returns an error if no broker answers within `kafka.connect_timeout`, if the brokers reject the login, if the topic or a partition
@@ -228,7 +228,7 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
 fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     match error {
         KafkaError::MessageConsumption(code) if is_corrupt(*code) => Err(Error::Fatal(format!(
-            "a record batch of topic {topic:?} is corrupt or unreadable ({code}), and is not skipped; `unseen capture` can read the records before and after that batch separately"
+            "a record batch of topic {topic:?} is corrupt or unreadable ({code}) and is not skipped; `unseen capture` can read the records before and after that batch separately"
         ))),
         KafkaError::MessageConsumption(RDKafkaErrorCode::TopicAuthorizationFailed) => {
             Err(Error::Fatal(format!("this user may not read topic {topic:?}; give this user Read on the topic")))
@@ -257,7 +257,7 @@ fn range_exists(
         (Some(last_error), _) => last_error.to_owned(),
         (None, Ok((_, reached))) if reached >= *end => return Ok(true),
         (None, Ok((_, reached))) => {
-            format!("the end of the partition was offset {end} or later, and is now {reached}, so its leader may have lost records")
+            format!("the end of the partition was offset {end} or later and is now {reached}, so its leader may have lost records")
         }
         (None, Err(error)) => {
             let complaint = consumer.context().complaint();

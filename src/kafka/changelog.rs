@@ -39,7 +39,7 @@ pub(super) const ON_TOPICS: &str = "Create, Read, Write, Delete, and DescribeCon
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Checks the internal topics. If `make` is true, creates missing topics and adds missing partitions to changelogs. If `make` is false,
-/// only lets the brokers validate these requests. `cluster` contains the partition count of each configured topic, and gets an entry for
+/// only lets the brokers validate these requests. `cluster` contains the partition count of each configured topic and gets an entry for
 /// each internal topic and warnings about their settings.
 ///
 /// # Errors
@@ -109,7 +109,7 @@ enum Fault {
     Transient(String),
 }
 
-/// True if the brokers refuse to create a topic or to add partitions, and would refuse the same request again.
+/// True if the brokers refuse to create a topic or to add partitions and would refuse the same request again.
 const fn is_refusal(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::{ClusterAuthorizationFailed, InvalidReplicationFactor, InvalidTopic, TopicAuthorizationFailed};
     let KafkaError::AdminOp(code) = error else { return false };
@@ -199,7 +199,7 @@ fn ensure_one(
         ("add partitions to", only(block_on(admin.create_partitions([&more], &options))).map(|()| None))
     };
     let refused = match answer {
-        // Another process was faster to create the topic, or to add the partitions.
+        // Another process was faster to create the topic or to add the partitions.
         Err(KafkaError::AdminOp(RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions)) => None,
         Err(error) => {
             let kind = if is_refusal(&error) { Fault::Problem } else { Fault::Transient };
@@ -207,7 +207,7 @@ fn ensure_one(
         }
         Ok(refused) => {
             if make {
-                tracing::info!(topic = name, partitions = wanted, "created the internal topic, or added partitions to it");
+                tracing::info!(topic = name, partitions = wanted, "created the internal topic or added partitions to it");
             }
             refused.map(|code| left_out(name, code, keeps, make))
         }
@@ -229,7 +229,7 @@ fn ensure_one(
 }
 
 /// Creates an internal topic. `send` sends the request. Some managed Kafka services refuse optional settings. If so, creates the topic with
-/// only the settings in [`RETENTION`], and returns the error code of the first request.
+/// only the settings in [`RETENTION`] and returns the error code of the first request.
 pub(super) fn create_internal(
     name: &str,
     partitions: u32,

@@ -1,4 +1,4 @@
-//! The checks of `unseen check --connect`: those that a worker makes at startup, and additional ones.
+//! The checks of `unseen check --connect`: those that a worker makes at startup and additional ones.
 //!
 //! Must never change anything on the cluster, except that `features` creates a temporary topic and deletes it.
 
@@ -13,7 +13,7 @@ use crate::config::{Config, Topic};
 use rdkafka::admin::{ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checks the cluster, and compares record times with this machine's clock. If no broker is reachable, waits and calls `report` meanwhile.
+/// Checks the cluster and compares record times with this machine's clock. If no broker is reachable, waits and calls `report` meanwhile.
 /// If the brokers reject this client, does not wait. Also returns the configuration with the topics that match its patterns, or `None` if
 /// the topics cannot be used.
 pub fn check(config: &Config, report: &dyn Fn(&str)) -> (Checked, Option<Resolved>) {
@@ -82,7 +82,7 @@ fn settings(config: &Config) -> Vec<String> {
             }
             if get(name, "cleanup.policy").is_some_and(|policy| policy.contains("compact")) {
                 warnings.push(format!(
-                    "{}: topic {name:?} is compacted: it rejects records without a key, and keeps only the newest record of each key",
+                    "{}: topic {name:?} is compacted: it rejects records without a key and keeps only the newest record of each key",
                     topic.setting(setting)
                 ));
             }

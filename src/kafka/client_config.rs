@@ -1,6 +1,6 @@
 //! Configuration of the librdkafka clients.
 //!
-//! Owns our defaults, and the properties that `kafka.properties` cannot override.
+//! Owns our defaults and the properties that `kafka.properties` cannot override.
 
 use super::Error;
 use super::ffi::{LoggedIn, Native};
@@ -184,7 +184,7 @@ pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientC
     client
 }
 
-/// True if the user set `debug`, and therefore wants librdkafka's debug log.
+/// True if the user set `debug` and therefore wants librdkafka's debug log.
 pub(super) fn debugs(kafka: &Kafka) -> bool {
     kafka.properties.get("debug").is_some_and(|contexts| !contexts.is_empty())
 }
@@ -202,7 +202,7 @@ fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
     client
 }
 
-/// Checks that librdkafka accepts each of the configured properties, and then that they fit together. Creates a consumer and a producer as
+/// Checks that librdkafka accepts each of the configured properties and then that they fit together. Creates a consumer and a producer as
 /// `run` does, but without a broker to connect to.
 ///
 /// # Errors
@@ -250,7 +250,9 @@ pub(super) fn property_error(error: &KafkaError) -> Error {
         KafkaError::ClientConfig(_, message, name, value) => {
             let shows_value = message.contains(value.as_str()) && value.parse::<f64>().is_err();
             if is_secret(name) || shows_value {
-                Error::Property(format!("librdkafka rejects this value of {name:?}"))
+                Error::Property(format!(
+                    "librdkafka rejects the value of {name:?} (not shown, because it may be a secret); check the value"
+                ))
             } else {
                 Error::Property(format!("librdkafka rejects {name:?}: {}", message.trim_end_matches('.')))
             }
@@ -258,7 +260,7 @@ pub(super) fn property_error(error: &KafkaError) -> Error {
         KafkaError::ClientCreation(message) => Error::Property(match message.split_once(" failed: ") {
             Some((name, why)) if name.starts_with("ssl.") => {
                 format!(
-                    "{name}: OpenSSL cannot read the file or value ({why}); check that it is in PEM (or, for a keystore, in PKCS #12), and that the password is correct"
+                    "{name}: OpenSSL cannot read the file or value ({why}); check that it is in PEM (or, for a keystore, in PKCS #12) and that the password is correct"
                 )
             }
             _ => message.clone(),
@@ -355,7 +357,7 @@ mod tests {
                 unknown("no.such"),
                 unknown("nor.such"),
                 unknown("sasl.passwordd"),
-                "kafka.properties: librdkafka rejects this value of \"security.protocol\"".to_owned(),
+                "kafka.properties: librdkafka rejects the value of \"security.protocol\" (not shown, because it may be a secret); check the value".to_owned(),
             ]
         );
     }

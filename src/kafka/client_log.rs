@@ -1,4 +1,4 @@
-//! librdkafka's log lines, and the errors that it reports for a client.
+//! librdkafka's log lines and the errors that it reports for a client.
 //!
 //! Owns their log levels. Must never decide what an error means for a record.
 
@@ -9,7 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
-        // librdkafka warns a consumer about properties that only producers use, and the reverse. `kafka.properties` apply to both kinds of
+        // librdkafka warns a consumer about properties that only producers use, and vice versa. `kafka.properties` apply to both kinds of
         // clients, so these warnings are expected.
         _ if facility == "CONFWARN" => tracing::debug!(facility, "{message}"),
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
@@ -19,11 +19,11 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
-/// Logs an error of a client, and renews a rejected token. librdkafka retries after most of these errors.
+/// Logs an error of a client and renews a rejected token. librdkafka retries after most of these errors.
 pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
     login.renew_rejected(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), reason);
     let advice = error.rdkafka_error_code().and_then(|code| login.advise(code, reason));
-    // If all brokers are down, the reason contains their number, which changes often. Each change would look like a new error, and would be
+    // If all brokers are down, the reason contains their number, which changes often. Each change would look like a new error and would be
     // logged.
     let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
     let error_text = format!("{error} {}", if all_down { "" } else { essence(reason) });

@@ -1,4 +1,4 @@
-//! Waits for a broker, and compares the topics of the cluster with the configuration.
+//! Waits for a broker and compares the topics of the cluster with the configuration.
 //!
 //! Owns the wait for the first answer. Must never create a topic, except for internal topics.
 
@@ -35,7 +35,7 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Err
     look(config, true, stop, &|message| tracing::warn!("{message}"))
 }
 
-/// Does the same as `discover`, but passes progress messages to `report` instead of logging them.
+/// Does the same as `discover` but passes progress messages to `report` instead of logging them.
 ///
 /// # Errors
 /// Fails like `discover`.
@@ -43,7 +43,7 @@ pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) 
     look(config, true, stop, report)
 }
 
-/// Waits for a broker, and returns the names of all topics that this user may see.
+/// Waits for a broker and returns the names of all topics that this user may see.
 ///
 /// # Errors
 /// Returns an error if no broker accepts this client within `kafka.connect_timeout`, or if `stop` returns true meanwhile.
@@ -51,7 +51,7 @@ pub fn topics(config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<Strin
     list(config, true, stop, &|message| tracing::warn!("{message}"))
 }
 
-/// Does the same as `topics`, but passes progress messages to `report`. If `is_worker` is false, does not wait if the user must fix a
+/// Does the same as `topics` but passes progress messages to `report`. If `is_worker` is false, does not wait if the user must fix a
 /// problem, such as a rejected login.
 pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<BTreeSet<String>, Error> {
     let observer = client::observe(config, &client::observer(&config.kafka))?;

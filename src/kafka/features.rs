@@ -82,7 +82,7 @@ pub(super) fn examine(config: &Config, checked: &mut Checked) {
 #[derive(Default)]
 struct Outcome {
     untested: Option<String>,
-    /// A warning that the topic could not be deleted, and may still exist.
+    /// A warning that the topic could not be deleted and may still exist.
     left: Option<String>,
     producer: Option<Result<(), Failure>>,
     transactions: Option<Result<(), Failure>>,
@@ -310,7 +310,7 @@ impl<'c> Trial<'c> {
         }
     }
 
-    /// Aborts a transaction with a record and an offset, and commits one with another record.
+    /// Aborts a transaction with a record and an offset and commits one with another record.
     fn transact(&self, time: Timestamp, outcome: &mut Outcome) -> Result<(), KafkaError> {
         self.producer.begin_transaction()?;
         self.write(ABORTED, time)?;
@@ -337,7 +337,7 @@ impl<'c> Trial<'c> {
         self.producer.send_offsets_to_transaction(&offsets, &group, TIMEOUT)
     }
 
-    /// Reads until the committed record arrives, or until [`TIMEOUT`] has passed. The consumer exists only in this function, so that it is
+    /// Reads until the committed record arrives or until [`TIMEOUT`] has passed. The consumer exists only in this function, so that it is
     /// closed before the topic is deleted. librdkafka 2.12.1 can crash if the response to the consumer's last request arrives after the
     /// deletion.
     fn read(&self) -> Result<Seen, KafkaError> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Maximum number of events to handle before the next fetch. Most events are log lines.
 const EVENTS_MAX: usize = 1000;
 
-/// Handles the events in the consumer's own queue, and returns an entry for each event: the error, if the event is one.
+/// Handles the events in the consumer's own queue and returns an entry for each event: the error, if the event is one.
 pub(super) fn events<C: ConsumerContext + 'static>(fetcher: &Fetcher<C>) -> impl Iterator<Item = Result<Option<KafkaError>, Error>> {
     let mut is_first = true;
     let poll = move || match fetcher.consumer().poll(Duration::ZERO) {
@@ -36,7 +36,7 @@ pub(super) fn unexpected(call: fmt::Arguments<'_>, error: &dyn fmt::Display) -> 
     Error::Fatal(format!("librdkafka cannot {call}: {error}; if a restart does not help, report a bug"))
 }
 
-/// True if librdkafka could not read a batch, and skipped it.
+/// True if librdkafka could not read a batch and skipped it.
 pub(super) const fn is_corrupt(code: RDKafkaErrorCode) -> bool {
     matches!(code, RDKafkaErrorCode::BadMessage | RDKafkaErrorCode::BadCompression | RDKafkaErrorCode::NotImplemented)
 }

@@ -83,7 +83,7 @@ struct Deliveries {
 }
 
 impl Deliveries {
-    /// Logs a failed write, and returns an error message for the client. The message does not reveal how to reach the brokers.
+    /// Logs a failed write and returns an error message for the client. The message does not reveal how to reach the brokers.
     fn client_message(&self, topic: &str, error: &KafkaError) -> String {
         let complaint = self.observer.complaint();
         throttle::report(&format!("writing {error}"), |suppressed| {

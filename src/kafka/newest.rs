@@ -24,8 +24,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly. Checks only topics whose keys
-/// expire by Kafka's timestamps, not by the option `time` or by count.
+/// Returns a warning for each topic whose newest records do not move its window or move it too slowly. Checks only topics whose keys expire
+/// by Kafka's timestamps, not by the option `time` or by count.
 pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
     let deadline = Instant::now() + TIMEOUT;
     let timed = config.topics.iter().filter(|topic| topic.forgets_by_time() && topic.time.is_none());
@@ -37,7 +37,7 @@ pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> V
         .collect()
 }
 
-/// Returns the time of the last record of each partition. Leaves out partitions that have no record among their last [`TAIL`] offsets, and
+/// Returns the time of the last record of each partition. Leaves out partitions that have no record among their last [`TAIL`] offsets and
 /// partitions that could not be read before `deadline`.
 fn newest(config: &Config, topic: &str, partitions: u32, deadline: Instant) -> Option<BTreeMap<i32, Timestamp>> {
     let mut client = client::capture(config);

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of failures to keep. The worker retries all records, and learns about further failures in the next attempt.
+/// Maximum number of failures to keep. The worker retries all records and learns about further failures in the next attempt.
 const FAILURES_MAX: usize = 10_000;
 
 /// The start of librdkafka's message for a record that failed because another record of its batch was rejected.
@@ -235,7 +235,7 @@ fn send_error(code: RDKafkaErrorCode, message: String) -> Box<ClientError> {
     })
 }
 
-/// Copies a message's headers, and applies the changes to the copy. If no headers are left, returns `None` or an empty list.
+/// Copies a message's headers and applies the changes to the copy. If no headers are left, returns `None` or an empty list.
 #[inline]
 fn changed<H: HeaderChanges>(message: &Message<'_>, changes: &H) -> Result<Option<Headers>, Box<ClientError>> {
     let removed = changes.removed_positions();

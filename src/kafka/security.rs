@@ -1,4 +1,4 @@
-//! Security settings: problems that can be detected without a connection, and advice if a broker rejects a connection.
+//! Security settings: problems that can be detected without a connection and advice if a broker rejects a connection.
 //!
 //! Must never show a secret: no message contains the value of a property that may contain a secret.
 
@@ -60,7 +60,7 @@ impl Login {
                 "the broker does not seem to speak {protocol} at this address; check security.protocol in kafka.properties, and the port"
             ))
         };
-        // A TLS listener cannot parse a plaintext client's first request (ApiVersions), and closes the connection. A SASL listener closes
+        // A TLS listener cannot parse a plaintext client's first request (ApiVersions) and closes the connection. A SASL listener closes
         // the connection at the second request if the client has not logged in.
         let hung_up = says(&["Disconnected"])
             && (!protocol.ends_with("SSL") && says(&["in state APIVERSION_QUERY"])
@@ -93,7 +93,7 @@ impl Login {
                 Some("the broker's certificate is not trusted; `unseen check --connect` shows whether its CA or its name is the cause".to_owned())
             }
             _ if says(&["alert bad certificate", "alert certificate required", "alert unknown ca", "alert handshake failure"]) => Some(
-                "the broker does not trust the client certificate, or requires one; check ssl.certificate.location and ssl.key.location in kafka.properties"
+                "the broker does not trust the client certificate or requires one; check ssl.certificate.location and ssl.key.location in kafka.properties"
                     .to_owned(),
             ),
             _ if hung_up || says(&["security.protocol", "PLAINTEXT broker listener", "wrong version number"]) => elsewhere(),
@@ -105,7 +105,7 @@ impl Login {
 pub(super) const fn missing_permission(code: RDKafkaErrorCode) -> Option<&'static str> {
     match code {
         RDKafkaErrorCode::TopicAuthorizationFailed => {
-            Some("Read on every topic that it reads, and Write on every topic that it writes to; `unseen check --connect` names the topics")
+            Some("Read on every topic that it reads and Write on every topic that it writes to; `unseen check --connect` names the topics")
         }
         RDKafkaErrorCode::GroupAuthorizationFailed => Some("Read on the group"),
         RDKafkaErrorCode::TransactionalIdAuthorizationFailed => Some("Write on the transactional id"),
@@ -124,7 +124,7 @@ pub(super) const fn advise_trust(name: bool) -> &'static str {
     if name {
         "the broker's certificate is for a different name; use names from the certificate in kafka.bootstrap_servers and in the broker's advertised.listeners"
     } else {
-        "the broker's certificate is not signed by a CA that is trusted here, or has expired; set ssl.ca.location in kafka.properties to the CA's certificate"
+        "the broker's certificate is not signed by a CA that is trusted here or has expired; set ssl.ca.location in kafka.properties to the CA's certificate"
     }
 }
 

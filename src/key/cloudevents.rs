@@ -1,4 +1,4 @@
-//! CloudEvents in Kafka: the mode of a record, and the names of attributes.
+//! CloudEvents in Kafka: the mode of a record and the names of attributes.
 //!
 //! Implements the "Kafka Protocol Binding for CloudEvents", version 1.0.2. Must never confuse the modes: if the header `content-type`
 //! begins with `application/cloudevents`, the value is the whole event, or a batch of events.

@@ -1,6 +1,6 @@
 //! Keys with parts that are optional, have fallbacks, are normalized, ignore the case of a header name, or are in the JSON of another part.
 //!
-//! Reads such parts from records, and from the texts of a lookup. Must never handle other keys, because `key/mod.rs` reads them faster.
+//! Reads such parts from records and from the texts of a lookup. Must never handle other keys, because `key/mod.rs` reads them faster.
 
 use super::content::{Content, Room};
 use super::encoding::{Tag, encode, encode_scalar, raw};
@@ -199,8 +199,8 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
         }
     }
 
-    /// Takes an alternative of `first_of`, or returns `None` if the alternative is missing or null. If `skips` is true, moves the
-    /// iterators past the alternative, and returns `None`.
+    /// Takes an alternative of `first_of` or returns `None` if the alternative is missing or null. If `skips` is true, moves the iterators
+    /// past the alternative and returns `None`.
     fn take_or_skip(&mut self, part: &Part, skips: bool) -> Result<Option<Value<'a>>, Box<Invalid>> {
         if skips {
             for leaf in part.leaves() {
@@ -217,7 +217,7 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
         Ok(self.find(part)?.filter(|(tag, _)| *tag != Tag::Null))
     }
 
-    /// Takes a part, or returns `None` if the record does not have the part. For fields, this is faster than [`Self::take`], because no
+    /// Takes a part or returns `None` if the record does not have the part. For fields, this is faster than [`Self::take`], because no
     /// error message is formatted.
     fn find(&mut self, part: &Part) -> Result<Option<Value<'a>>, Box<Invalid>> {
         let found = match part {

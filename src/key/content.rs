@@ -25,7 +25,7 @@ enum Tag {
     Array = 5,
 }
 
-/// A member of an object that is being read: the hash of its name, and the digest of its value.
+/// A member of an object that is being read: the hash of its name and the digest of its value.
 #[derive(Debug)]
 struct Member {
     name: u128,
@@ -78,7 +78,7 @@ impl Content {
     /// Compiles RFC 6901 pointers.
     ///
     /// # Errors
-    /// Returns [`SpecError`] if a pointer is malformed, or leads to the whole value.
+    /// Returns [`SpecError`] if a pointer is malformed or leads to the whole value.
     pub(super) fn new(except: &[String]) -> Result<Self, SpecError> {
         fn flatten(node: &Node, all: &mut Vec<Excepted>) -> usize {
             let at = all.len();
@@ -122,7 +122,7 @@ impl Digest<'_> {
         self.result
     }
 
-    /// Returns the digest of the last value, and begins the digest of the next value.
+    /// Returns the digest of the last value and begins the digest of the next value.
     pub(super) fn next(&mut self) -> Option<u128> {
         self.result.take()
     }

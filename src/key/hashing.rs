@@ -1,7 +1,7 @@
 //! Hashes the encoding of a key to its fingerprint.
 //!
-//! Owns the choice of the hash function, and its secret, if it has one. Must never reveal the secret: `Debug`, errors, and
-//! [`Hashing::id`] reveal at most whether two secrets are equal.
+//! Owns the choice of the hash function and its secret, if it has one. Must never reveal the secret: `Debug`, errors, and [`Hashing::id`]
+//! reveal at most whether two secrets are equal.
 //!
 //! XXH3 is fast, but anyone who chooses keys can create collisions, regardless of the seed
 //! (<https://github.com/Cyan4973/xxHash/issues/1127>). A collision can cause another party's record to be dropped as a duplicate. SipHash

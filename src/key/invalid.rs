@@ -1,6 +1,6 @@
 //! Error messages for records without a key.
 //!
-//! Must never decide that a record is invalid, or put a value of a record into a message.
+//! Must never decide that a record is invalid or put a value of a record into a message.
 
 use super::encoding::Tag;
 use super::{EmbeddedField, Part};

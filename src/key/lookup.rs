@@ -53,7 +53,7 @@ impl<'t> Readings<'t> {
             Some(b't' | b'f') if matches!(text, b"true" | b"false") => Tag::Bool,
             Some(b'n') if text == b"null" => return Self { first: (Tag::Null, Cow::Borrowed(b"")), second: Some(text) },
             Some(b'{' | b'[') if serde_json::from_slice::<IgnoredAny>(text).is_ok() => Tag::Container,
-            // The quotes either delimit a string, or are part of the string.
+            // The quotes either delimit a string or are part of the string.
             Some(b'"') => match unescape(text) {
                 Ok(inner) => return Self { first: (Tag::Bytes, Cow::Owned(inner.into_bytes())), second: Some(text) },
                 Err(_) => return bytes,
@@ -121,7 +121,7 @@ impl KeySpec {
     }
 
     /// Computes the fingerprint of one combination of interpretations. Bit n of `choice` selects the second interpretation of the n-th
-    /// ambiguous part, counted from 0. Returns the fingerprint (`None` if all parts are null), and the number of ambiguous parts.
+    /// ambiguous part, counted from 0. Returns the fingerprint (`None` if all parts are null) and the number of ambiguous parts.
     fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,

@@ -1,4 +1,4 @@
-//! Extracts a record's key, and computes its fingerprint.
+//! Extracts a record's key and computes its fingerprint.
 //!
 //! Owns the encoding of a key, which must never change within a version of the state format: stored filters contain only bits that are
 //! computed from encoded keys. Pure: no I/O, no clock, no randomness.
@@ -65,7 +65,7 @@ impl Fingerprint {
     /// Combines the fingerprint of a key with the fingerprint of its content. The low half remains that of the key. The high half is a
     /// hash of key and content.
     ///
-    /// With a probability of 2^-64, two different keys have the same low half, and count as one key. Their high halves then still differ,
+    /// With a probability of 2^-64, two different keys have the same low half and count as one key. Their high halves then still differ,
     /// except with another probability of 2^-64. So a record of one key counts as a change of the other key, not as its duplicate.
     #[must_use]
     pub fn with_content(self, content: Self) -> Self {
@@ -119,7 +119,7 @@ pub enum SpecError {
     /// A pointer to a field is not an RFC 6901 pointer.
     #[error(transparent)]
     Pointer(#[from] PointerError),
-    /// The name of a CloudEvents attribute is empty, or has a character that is not an ASCII letter or digit.
+    /// The name of a CloudEvents attribute is empty or has a character that is not an ASCII letter or digit.
     #[error("`{0}` is not the name of a CloudEvents attribute: such names consist of ASCII letters and digits")]
     Attribute(String),
     /// A [`Part::FirstOf`] has fewer than two alternatives.
@@ -133,10 +133,10 @@ pub enum SpecError {
     Everything,
 }
 
-/// Up to this number of field values are stored on the stack instead of the heap.
+/// Maximum number of field values that are stored on the stack instead of the heap.
 pub(crate) const FEW: usize = 4;
 
-/// If a key is a single field, an encoding of up to this number of bytes is built on the stack.
+/// Maximum length in bytes of the encoding of a single-field key that is built on the stack.
 const SHORT: usize = 64;
 
 /// Buffers for computing fingerprints, reused between records to avoid allocations.
@@ -276,7 +276,7 @@ impl KeySpec {
         }
     }
 
-    /// Computes the same fingerprint as [`Self::fingerprint`], and always keeps the parts for [`Scratch::texts`].
+    /// Computes the same fingerprint as [`Self::fingerprint`] and always keeps the parts for [`Scratch::texts`].
     pub(crate) fn fingerprint_with_texts(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         self.fingerprint_of(record, &Source::json(&self.key), &Source::json(&self.value), scratch)
     }
@@ -437,7 +437,7 @@ fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8
     header.and_then(|(_, value)| *value).ok_or_else(|| Box::new(missing(part)))
 }
 
-/// The extractor for a record key or value, and the format that it expects.
+/// The extractor for a record key or value and the format that it expects.
 struct Source<'e, E> {
     extractor: &'e E,
     is_json: bool,

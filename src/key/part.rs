@@ -1,4 +1,4 @@
-//! The parts of a key: their places in a record, and the processing of the values at these places.
+//! The parts of a key: their places in a record and the processing of the values at these places.
 //!
 //! Owns the description of a part as text. Checkpoints and changelogs contain this text, to detect that the configured key has changed.
 //! Must never read a record.

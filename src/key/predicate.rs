@@ -20,7 +20,7 @@ pub(super) enum Place {
     /// The last header with this name.
     Header(String),
     RecordKey,
-    /// A field of the record key or value, and its RFC 6901 pointer.
+    /// A field of the record key or value and its RFC 6901 pointer.
     Field(Side, Field, String),
 }
 

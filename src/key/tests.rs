@@ -159,9 +159,9 @@ fn values_in_another_encoding_are_named() {
             (b"\xff\xfe{\0}\0", "it begins with the byte-order mark of UTF-16; make the producer write UTF-8"),
             (
                 b"\x1f\x8b\x08\x00\x00",
-                "it is compressed with gzip; set value_encoding = \"gzip\", or send it uncompressed, and set compression.type = gzip on the producer",
+                "it is compressed with gzip; set value_encoding = \"gzip\", or send it uncompressed and set compression.type = gzip on the producer",
             ),
-            (b"\x28\xb5\x2f\xfd\x24", "it is compressed with zstd; send it uncompressed, and set compression.type = zstd on the producer"),
+            (b"\x28\xb5\x2f\xfd\x24", "it is compressed with zstd; send it uncompressed and set compression.type = zstd on the producer"),
         ] {
             let message = message(&spec, value, &[]);
             assert!(message.starts_with(&format!("the record value is not JSON: {words}")), "{message}");

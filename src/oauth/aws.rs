@@ -141,7 +141,7 @@ fn token(credentials: &Credentials, region: &str, now: SystemTime) -> String {
     let host = format!("kafka.{region}.amazonaws.com");
     let request = Presigned { host: &host, path: "/", service: "kafka-cluster", region, payload: "", now, lifetime: LIFETIME };
     let query = presign(&request, credentials, &[("Action", "kafka-cluster:Connect")]);
-    // The user agent is for AWS's statistics, and is not signed.
+    // The user agent is for AWS's statistics and is not signed.
     let url = format!("https://{host}/?{query}&User-Agent=unseen%2F{}", env!("CARGO_PKG_VERSION"));
     BASE64URL_NOPAD.encode(url.as_bytes())
 }
@@ -180,7 +180,7 @@ mod tests {
 
     const NOW: u64 = 1_735_689_600;
 
-    /// Starts a server that expects these requests in this order, and sends these responses.
+    /// Starts a server that expects these requests in this order and sends these responses.
     fn serve(answers: Vec<(&'static str, u16, &'static str)>) -> String {
         let mut answers = answers.into_iter();
         stub::serve(move |request| {

@@ -185,7 +185,7 @@ impl Tokens {
                 // token.
                 if is_expired {
                     Err(format!(
-                        "the token of {} has expired according to this machine's clock; check the clock, and whether the token is renewed",
+                        "the token of {} has expired according to this machine's clock; check the clock and whether the token is renewed",
                         self.source
                     ))
                 } else {

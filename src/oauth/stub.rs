@@ -3,8 +3,8 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 
-/// Starts a server and returns its URL. `answer` gets the head and the body of a request in one text, and returns the status and the body
-/// of the response. The server stops when `answer` returns `None`.
+/// Starts a server and returns its URL. `answer` gets the head and the body of a request in one text and returns the status and the body of
+/// the response. The server stops when `answer` returns `None`.
 pub(crate) fn serve<B: AsRef<str>>(mut answer: impl FnMut(&str) -> Option<(u16, B)> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::TokenEndpoint;
 use std::sync::mpsc;
 
-/// Starts a token endpoint that sends these responses in order, and then stops. The channel receives the requests.
+/// Starts a token endpoint that sends these responses in order and then stops. The channel receives the requests.
 fn endpoint(answers: Vec<(u16, &'static str)>) -> (TokenSource, mpsc::Receiver<String>) {
     let (sender, requests) = mpsc::channel();
     let mut answers = answers.into_iter();
@@ -33,7 +33,7 @@ fn age(tokens: &Tokens) {
     state.attempted = state.attempted.map(|at| at.checked_sub(BACKOFF.1).unwrap());
 }
 
-/// The client of a schema registry gets tokens in this way: it requests them, but does not subscribe to them.
+/// The client of a schema registry gets tokens in this way: it requests them but does not subscribe to them.
 #[test]
 fn tokens_without_subscribers_are_renewed_when_due_or_rejected() {
     let (source, _requests) = endpoint(vec![
@@ -158,7 +158,7 @@ fn an_expired_token_is_handed_over_with_the_reason_for_a_refusal() {
     assert_eq!(
         next(),
         Err(format!(
-            "the token of {} has expired according to this machine's clock; check the clock, and whether the token is renewed",
+            "the token of {} has expired according to this machine's clock; check the clock and whether the token is renewed",
             path.display()
         ))
     );

@@ -30,7 +30,7 @@ pub(super) enum Place {
     RecordKey,
     Header(String),
     Field(String),
-    /// All fields without a column of their own, and values that are not JSON objects.
+    /// All fields without a column of their own and values that are not JSON objects.
     Rest,
 }
 

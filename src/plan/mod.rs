@@ -1,6 +1,6 @@
 //! Predicts the memory and the false positive rate of filters.
 //!
-//! This module compares the kinds of filters by memory, by error rate at each load, and by guarantees. It also counts a sample of a stream,
+//! This module compares the kinds of filters by memory, by error rate at each load, and by guarantees. It also counts a sample of a stream
 //! and proposes a configuration for the sample. It must never build a filter.
 
 mod columns;
@@ -60,15 +60,15 @@ pub struct Row {
     pub pod_bytes: u64,
     /// Disk space when a window has the planned keys, in bytes. 0 for kinds that are in memory.
     pub disk_bytes: u64,
-    /// Memory, or disk space, per planned key, in bits.
+    /// Memory or disk space per planned key, in bits.
     pub bits_per_key: f64,
     /// Number of bits, cells, slots, or disk locations that a lookup of an absent key checks.
     pub k: u32,
     pub reads: String,
     /// Predictions at 1, 1.5, 2, and 4 times the planned keys.
     pub loads: Vec<Point>,
-    /// Predicted average rate over a window that has the planned keys, or `None` for kinds that a topic cannot use, which are shown for
-    /// comparison.
+    /// Predicted mean false-positive rate over a window with the planned number of keys. `None` for kinds that are shown only for
+    /// comparison, because a topic cannot use them.
     pub mean_rate: Option<f64>,
     /// True if an inserted key is seen for the whole window, without exception.
     pub remembers: bool,
@@ -185,7 +185,7 @@ fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
     (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0
 }
 
-/// Returns the lowest rate at which a kind takes at most `bytes` per partition, between 1e-9 and 0.5. `None` if even a rate of 0.5 takes
+/// Returns the lowest rate at which a kind needs at most `bytes` per partition, between 1e-9 and 0.5. `None` if even a rate of 0.5 takes
 /// more.
 fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);

@@ -1,8 +1,8 @@
 //! Counts a recorded stream: distinct keys, duplicates, and keys in a window.
 //!
 //! Keys are counted by their 128-bit fingerprints, in memory. The count is exact as long as all keys fit into memory. With more keys, the
-//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, half of the keys are dropped,
-//! as if they had never occurred, and are ignored from then on. Their fingerprints determine which half. This module must never use more
+//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, half of the keys are dropped
+//! as if they had never occurred and are ignored from then on. Their fingerprints determine which half. This module must never use more
 //! memory than its limit, regardless of the input.
 
 use crate::config::{EarlierRules, Topic};
@@ -78,7 +78,7 @@ pub enum SampleError {
 }
 
 impl Sample {
-    /// Reads `input` to its end, and counts the records and keys.
+    /// Reads `input` to its end and counts the records and keys.
     ///
     /// # Errors
     /// Returns an error if a line is malformed or needs a schema that is not available, or if no record has a key.
@@ -227,7 +227,7 @@ impl Windows {
         if self.halvings == 0 { 0.0 } else { 1.0 / (counted.max(1) as f64).sqrt() }
     }
 
-    /// Ends the current slice, and updates the largest number of distinct keys per window. A key counts only in the slice in which it was
+    /// Ends the current slice and updates the largest number of distinct keys per window. A key counts only in the slice in which it was
     /// last seen, so a window counts each key once.
     fn close(&mut self) {
         let slices = self.window.map_or(1, Window::slices);

@@ -116,7 +116,7 @@ fn planned_reads_match_the_filter() {
 
 #[test]
 fn an_absurdly_overfull_filter_is_wrong_nearly_always() {
-    // With few bits per key, and four times the planned keys, a block has very many keys. Without logarithms, their Poisson probabilities
+    // With few bits per key and four times the planned keys, a block has very many keys. Without logarithms, their Poisson probabilities
     // would be too small for a float.
     let unchained = row(ask(1_000_000, 0.9), "unchained");
     let rates: Vec<_> = unchained.loads.iter().map(|point| point.rate).collect();

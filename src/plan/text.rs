@@ -1,4 +1,4 @@
-//! A plan as text for a terminal with 80 columns, and the formatting of its numbers.
+//! A plan as text for a terminal with 80 columns and the formatting of its numbers.
 
 use super::{Comparison, Point, Row, Sample};
 use std::fmt::Write as _;
@@ -177,7 +177,7 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// Rounds `bytes` down to a size that is readable in a configuration. Returns the size, and its text, such as `40MiB`.
+/// Rounds `bytes` down to a size that is readable in a configuration. Returns the size and its text, such as `40MiB`.
 pub(super) fn whole_size(bytes: u64) -> (u64, String) {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     // At least two digits, so that rounding down loses little.

@@ -7,7 +7,7 @@
 //! If topics reject dead letters during a pass over a dead-letter topic, the pass is repeated from the committed positions without the
 //! rejected dead letters. Later redrives try to write them again.
 //!
-//! Owns the order of these passes. Must never write to a topic that is not in the configuration, or read a dead letter that was added after
+//! Owns the order of these passes. Must never write to a topic that is not in the configuration or read a dead letter that was added after
 //! the start.
 //!
 //! | file | content |
@@ -79,9 +79,9 @@ impl Redriven {
     }
 }
 
-/// Redrives the dead letters that exist at the start. Calls `progress` with the number of offsets read so far, and the number of all
-/// offsets of the current pass. If a topic cannot be used, or if a dead letter is rejected, reports this and continues with the other
-/// topics and dead letters.
+/// Redrives the dead letters that exist at the start. Calls `progress` with the number of offsets read so far and the number of all offsets
+/// of the current pass. If a topic cannot be used, or if a dead letter is rejected, reports this and continues with the other topics and
+/// dead letters.
 ///
 /// # Errors
 /// Returns an error if the configuration has no dead-letter topic, if this user lacks a permission on the group, if another redrive starts,
@@ -234,7 +234,7 @@ impl<'a> Redrive<'a> {
         Ok(())
     }
 
-    /// Finds the dead-letter topics of the usable inputs, and the current end offset of each partition.
+    /// Finds the dead-letter topics of the usable inputs and the current end offset of each partition.
     fn find_letters(&mut self, selected: &[(&Topic, &str)]) -> Result<Vec<Letters>, Error> {
         let usable = selected.iter().filter(|(topic, _)| !self.redriven.unusable.contains_key(&topic.input));
         let (names, mut found) = (usable.map(|(_, name)| *name).collect::<BTreeSet<_>>(), Vec::new());
@@ -274,7 +274,7 @@ impl<'a> Redrive<'a> {
             committed.clone_from(redriven);
             Ok::<(), Failure>(())
         };
-        // Kinds that are not selected, but have dead letters that their targets rejected in earlier redrives.
+        // Kinds that are not selected but have dead letters that their targets rejected in earlier redrives.
         let mut waiting_rejected = BTreeSet::new();
         let is_whole = capture.read(stop, report, &mut |message: &Message<'_>, left| {
             progress(total - left, total);

@@ -8,7 +8,7 @@ use crate::record::Verdict;
 use crate::route::dead_letter;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An input of the configuration, and the topics that its dead letters can be written to.
+/// An input of the configuration and the topics that its dead letters can be written to.
 #[derive(Debug)]
 pub(super) struct Origin {
     pub(super) input: String,
@@ -58,7 +58,7 @@ impl Origins {
         self.0.retain(|_, origin| origin.input != input);
     }
 
-    /// Returns the kinds of dead letters with these verdicts, and their hashes.
+    /// Returns the kinds of dead letters with these verdicts and their hashes.
     pub(super) fn kinds(&self, verdicts: &[Verdict]) -> BTreeSet<String> {
         let kinds = self.0.keys().flat_map(|topic| verdicts.iter().map(move |&verdict| kind(topic, dead_letter::reason(verdict))));
         kinds.flat_map(|kind| [hash(&kind), kind]).collect()

@@ -90,7 +90,7 @@ impl<'a> Writer<'a> {
         (self.bytes, self.opened) = (0, None);
         self.written.clear();
         if self.sink.has_late_request() {
-            // A late `TxnOffsetCommit` or `EndTxn` request may still arrive, and would affect the next transaction. A new producer prevents
+            // A late `TxnOffsetCommit` or `EndTxn` request may still arrive and would affect the next transaction. A new producer prevents
             // this.
             self.sink = sink(self.config, self.sink.batch_bytes(), self.stop).map_err(Error::from)?;
         }
@@ -130,7 +130,7 @@ impl<'a> Writer<'a> {
                 format!("the last transaction took longer than worker.transaction_timeout; {again}")
             }
             SinkError::Fenced(reason) => {
-                format!("another redrive of this group has started, and continues instead of this one ({reason})")
+                format!("another redrive of this group has started and continues instead of this one ({reason})")
             }
             SinkError::Unknown(reason) => format!("it is unknown whether the last transaction was committed ({reason}); {again}"),
         };

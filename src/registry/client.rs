@@ -1,6 +1,6 @@
 //! A client for the API of Confluent's schema registry, which other registries also implement.
 //!
-//! Owns addresses, credentials, and limits. Must never show a password or a token, or treat a failure as a missing schema.
+//! Owns addresses, credentials, and limits. Must never show a password or a token or treat a failure as a missing schema.
 
 use crate::config::{RegistryOAuth, SchemaRegistry};
 use crate::format::{Body, Format, Reference, Schema, SchemaId};
@@ -22,7 +22,7 @@ const REFERENCES_MAX: usize = 256;
 /// The maximum size of a schema in bytes, including its references.
 const SCHEMA_MAX: usize = 4 << 20;
 
-/// The largest schema id. Registries use Java's `int`, and do not answer requests for larger ids in their usual format.
+/// The largest schema id. Registries use Java's `int` and do not answer requests for larger ids in their usual format.
 const ID_MAX: u32 = i32::MAX.cast_unsigned();
 
 /// A path that every registry answers.
@@ -41,7 +41,7 @@ pub(super) enum Failure {
     Missing(String),
     /// The schema cannot be used. A retry would not help.
     Unusable(String),
-    /// The registry could not be reached, or has failed. A retry may help.
+    /// The registry could not be reached or has failed. A retry may help.
     Unavailable(String),
 }
 
@@ -103,7 +103,7 @@ impl Client {
         Ok(Self { agent, urls: config.urls.clone(), login, timeout: config.timeout, current: Cell::new(0) })
     }
 
-    /// Fetches the schema with this id, and its references.
+    /// Fetches the schema with this id and its references.
     pub(super) fn schema(&self, id: SchemaId) -> Result<Schema, Failure> {
         let path = match id {
             SchemaId::Number(number) if number > ID_MAX => {
@@ -121,7 +121,7 @@ impl Client {
         self.complete(answer)
     }
 
-    /// Converts a response to a schema, and fetches its references.
+    /// Converts a response to a schema and fetches its references.
     fn complete(&self, answer: Answer) -> Result<Schema, Failure> {
         // Registries leave out the type of Avro schemas.
         let kind = answer.kind.as_deref().unwrap_or("AVRO");
@@ -208,7 +208,7 @@ impl Client {
                 Err(unavailable(format!("returned {status}; check {settings}")))
             }
             _ if status.as_u16() == 404 => {
-                Err(unavailable(format!("returned {status}, but did not report that the schema is missing; check schema_registry.url")))
+                Err(unavailable(format!("returned {status} but did not report that the schema is missing; check schema_registry.url")))
             }
             Ok(refusal) => Err(unavailable(format!("returned {status}: {}", shorten(&refusal.message)))),
             Err(_) => Err(unavailable(format!("returned {status}"))),

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The maximum number of cached schemas, and the maximum size of their memory in bytes. Beyond either, the oldest schema is dropped, and
+/// The maximum number of cached schemas and the maximum size of their memory in bytes. Beyond either, the oldest schema is dropped and
 /// fetched again when it is needed.
 const SCHEMAS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 20;
@@ -23,7 +23,7 @@ const BYTES_MAX: usize = 256 << 20;
 /// displace known schemas.
 const UNKNOWN_MAX: usize = 4096;
 
-/// The maximum number of pending requests. Records may contain any number of schema ids, and must not flood the registry.
+/// The maximum number of pending requests. Records may contain any number of schema ids and must not flood the registry.
 const REQUESTS_MAX: usize = 1024;
 
 /// The time for which a registry must repeatedly report that a schema is missing before unseen believes it. A registry that is starting has
@@ -31,7 +31,7 @@ const REQUESTS_MAX: usize = 1024;
 const MISSING_AFTER: Duration = Duration::from_secs(10);
 
 /// The replacement for [`MISSING_AFTER`] after records have waited for missing schemas for [`WAITED_MAX`] in total. If records are random
-/// bytes, every record contains a new schema id, and would wait for the full time.
+/// bytes, every record contains a new schema id and would wait for the full time.
 const MISSING_AFTER_LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// The total time that records may wait for missing schemas until [`MISSING_AFTER_LONG_WAIT`] applies. A tenth of the time that passes is
@@ -88,7 +88,7 @@ enum Entry {
 struct Request {
     due: Instant,
     backoff: Duration,
-    /// The time since which the registry has reported that the schema is missing.
+    /// The time of the first report of the registry that the schema is missing. `None` after any other response.
     missing_since: Option<Instant>,
     /// The reason why there is no response yet.
     error: Option<String>,
@@ -203,8 +203,7 @@ impl Cache {
         }
     }
 
-    /// Returns the cached result, or requests the schema. If there are too many pending requests, the schema is requested by a later
-    /// lookup.
+    /// Returns the cached result or requests the schema. If there are too many pending requests, the schema is requested by a later lookup.
     fn look_up(&mut self, id: SchemaId, news: &Condvar) -> Lookup {
         if let Some(found) = self.peek(id) {
             return found;

@@ -12,8 +12,8 @@
 //! | `key`, `payload` | key and value as text, or null |
 //! | `key_base64`, `payload_base64` | the key or value in base64, if it is not UTF-8. `key` or `payload` is then left out |
 //!
-//! kcat (<https://github.com/edenhill/kcat>, `json.c`) does not use base64. It escapes only the bytes that JSON requires to be escaped, and
-//! prints all others unchanged. The strings of a line may therefore be invalid UTF-8, and are read as bytes.
+//! kcat (<https://github.com/edenhill/kcat>, `json.c`) does not use base64. It escapes only the bytes that JSON requires to be escaped and
+//! prints all others unchanged. The strings of a line may therefore be invalid UTF-8 and are read as bytes.
 
 use super::LineError;
 use super::recorded::{Header, Recorded};
@@ -34,7 +34,7 @@ pub struct Captured<'a> {
     pub partition: i32,
     /// The offset within the partition.
     pub offset: Offset,
-    /// Source of the record time, and the time in milliseconds since the epoch. `None` if the record has no time.
+    /// Source of the record time and the time in milliseconds since the epoch. `None` if the record has no time.
     pub time: Option<(TimestampType, Timestamp)>,
     /// The record key, or `None` if it is null.
     pub key: Option<&'a [u8]>,

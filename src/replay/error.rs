@@ -6,7 +6,7 @@ use crate::key::Part;
 use crate::record::Invalid;
 use std::io;
 
-/// Reason why a replay cannot start, or had to stop.
+/// Reason why a replay cannot start or had to stop.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -42,8 +42,8 @@ pub struct FollowedRecord {
 }
 
 impl Replay<'_> {
-    /// Finds the record at an offset of a partition of `topic`, and reads its key. Evaluates no record. Returns `None` if the input does
-    /// not contain the record.
+    /// Finds the record at an offset of a partition of `topic` and reads its key. Evaluates no record. Returns `None` if the input does not
+    /// contain the record.
     ///
     /// # Errors
     /// Fails if a line up to the record is malformed or cannot be read, or if the record's schema is not available.

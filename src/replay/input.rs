@@ -16,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 /// Maximum number of bytes per line. By default, brokers accept only records of up to about 1 MiB.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// How a line of a recorded stream encodes a record.
+/// The encoding of a record in a line of a recorded stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
@@ -28,7 +28,7 @@ pub enum Format {
     Kcat,
 }
 
-/// Reads lines of bounded length, and tracks the position in the input.
+/// Reads lines of bounded length and tracks the position in the input.
 pub(crate) struct Lines<R> {
     input: R,
     line: Vec<u8>,
@@ -85,7 +85,8 @@ impl<R: BufRead> Lines<R> {
 }
 
 impl<'a> Recorded<'a> {
-    /// Parses the record of a line. `time` is the field of the value with the record's time, if there is one.
+    /// Parses a record from a line. `time`, if set, is the field of an NDJSON value that contains the record's time. Ignored for captures,
+    /// which contain the times of their records.
     pub(crate) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, LineError> {
         match format {
             Format::Ndjson => {

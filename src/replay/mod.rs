@@ -1,7 +1,7 @@
 //! Runs a recorded stream through the same key and dedup code as the live run, without Kafka.
 //!
 //! Owns what happens to a line: parse the record, judge it, and write the line byte for byte if the record is emitted. Must never decide
-//! differently than the worker, and must never look at a clock: the caller provides the max timestamp. A replay contains one topic, so it
+//! differently than the worker and must never look at a clock: the caller provides the max timestamp. A replay contains one topic, so it
 //! ignores other topics that share the topic's key space.
 
 mod envelope;
@@ -38,18 +38,18 @@ use truth::Truth;
 /// Options for reading a recorded stream.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How a line encodes a record.
+    /// The encoding of a record in a line.
     pub format: Format,
     /// JSON pointer to the field with the record time, for a format whose lines have no Kafka timestamp.
     pub time: Option<String>,
     /// Number of partitions of the topic. The topic's capacity is divided among them. 0 counts as 1, and [`Format::Ndjson`] supports only
     /// 1.
     pub partitions: u32,
-    /// True to keep an exact window alongside the filter. The exact window takes 56 to 112 bytes per remembered key.
+    /// True to keep an exact window alongside the filter. The exact window uses 56 to 112 bytes per remembered key.
     pub truth: bool,
 }
 
-/// Deduplicates a recorded stream. Holds the state of each partition, and counts the records.
+/// Deduplicates a recorded stream. Holds the state of each partition and counts the records.
 ///
 /// ```
 /// use unseen::config::Config;
@@ -198,12 +198,12 @@ impl<'t> Replay<'t> {
         self.run_and_list(input, output, io::sink(), max_timestamp)
     }
 
-    /// Reads `input` to its end and writes the lines of emitted records to `output`: unseen records, and records that the topic emits
+    /// Reads `input` to its end and writes the lines of emitted records to `output`: unseen records and records that the topic emits
     /// without deduplication. Duplicates are never written, even with `on_duplicate = "mark"`. The lines of records that were dropped
     /// although their key had not been seen go to `wrong`. Nothing is written to `wrong` unless [`Options::truth`] is set.
     ///
-    /// `max_timestamp` is called for each record with a key, and returns the latest record time that moves the window, in milliseconds
-    /// since the epoch. In the live run, this is the time at which the worker read the record, plus the topic's `max_future`.
+    /// `max_timestamp` is called for each record with a key and returns the latest record time that moves the window, in milliseconds since
+    /// the epoch. In the live run, this is the time at which the worker read the record, plus the topic's `max_future`.
     ///
     /// # Errors
     /// Fails at the first [`LineError`], or if `output` or `wrong` cannot be written.
@@ -385,7 +385,7 @@ impl<'t> Replay<'t> {
     }
 }
 
-/// Returns the partition with this number, and creates it at its first record.
+/// Returns the partition with this number and creates it at its first record.
 fn partition(all: &mut [Option<Partition>], number: i32, rules: Rules, truth: bool) -> Result<&mut Partition, LineError> {
     let partition = || Partition { dedup: Dedup::new(rules), truth: truth.then(|| Truth::new(rules)) };
     Ok(place(all, number)?.get_or_insert_with(partition))

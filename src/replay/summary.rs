@@ -29,7 +29,7 @@ pub struct Summary {
     pub invalid: BTreeMap<&'static str, u64>,
     /// Lines without a key that look like output of `kcat -J`, although they are read as values.
     pub envelopes: u64,
-    /// Records whose time is after the `max_timestamp` of [`Replay::run_and_list`](super::Replay::run_and_list). They are evaluated, but do
+    /// Records whose time is after the `max_timestamp` of [`Replay::run_and_list`](super::Replay::run_and_list). They are evaluated but do
     /// not move the window.
     pub future: u64,
     /// The time of the last record counted in `future`, in milliseconds since the epoch. If several rules have such records, the latest of

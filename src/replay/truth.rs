@@ -113,7 +113,7 @@ impl Truth {
         Some(dedup.slice()?.0.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
     }
 
-    /// Advances the position, and removes keys whose slice has left the window.
+    /// Advances the position and removes keys whose slice has left the window.
     fn advance(&mut self, position: Option<i64>) {
         if self.position.is_none() && position.is_some() {
             // Keys that were emitted before the first record time count as emitted at that time.
@@ -149,7 +149,7 @@ mod tests {
     use crate::filter::{AgingSizing, Spec};
     use crate::record::Verdict::{Duplicate, Unseen};
 
-    /// Judges each key to advance `dedup`, but checks the given verdict instead of the verdict of `dedup`.
+    /// Judges each key to advance `dedup` but checks the given verdict instead of the verdict of `dedup`.
     fn counted(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
         let rules = Rules {
             window,

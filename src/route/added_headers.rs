@@ -15,7 +15,7 @@ pub struct AddedHeaders {
 }
 
 impl AddedHeaders {
-    /// Removes all headers, but keeps the memory of the buffer.
+    /// Removes all headers but keeps the memory of the buffer.
     #[inline]
     pub fn clear(&mut self) {
         self.names.clear();

@@ -24,7 +24,7 @@ const DEDUP: &str = "DEDUP";
 /// The start of the value of [`CLASS`]. The reason follows.
 const CLASS_PREFIX: &str = "unseen.";
 
-/// The position from which a record was read, and its time.
+/// The position from which a record was read and the record's time.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     pub topic: &'a str,

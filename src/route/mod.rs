@@ -1,7 +1,7 @@
-//! Routing of records by their verdict, and the headers that are added to the records.
+//! Routing of records by their verdict and the headers that are added to the records.
 //!
 //! Owns the mapping from a verdict to a route, which a topic's options determine, and the names and values of the headers. Must never
-//! change a verdict, or know which partitions exist.
+//! change a verdict or know which partitions exist.
 
 mod added_headers;
 pub mod dead_letter;
@@ -86,7 +86,7 @@ pub fn of(topic: &Topic, verdict: Verdict) -> Route {
 /// Amount of detail in the headers that explain a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// All headers. For a duplicate, contains the time since which its key has been seen, in milliseconds, if known.
+    /// All headers. For a duplicate, contains the start time of the slice into which its key was inserted, in milliseconds, if known.
     Full(Option<Timestamp>),
     /// Only the verdict with `on_duplicate = "mark"`, and no headers otherwise. For records that would be too large with all headers.
     Brief,

@@ -32,7 +32,7 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The line cannot be read, or has another format.
+    /// The line cannot be read or has another format.
     #[error(transparent)]
     Line(#[from] LineError),
     #[error("{0}")]
@@ -48,21 +48,21 @@ pub enum Fault {
     #[error("the time {0} is before March 1973; if the times are in seconds, convert them to milliseconds")]
     Past(String),
     #[error(
-        "the time {0} is more than max_future ahead of this machine's clock; check that the clock is correct, and that the times are in milliseconds"
+        "the time {0} is more than max_future ahead of this machine's clock; check that the clock is correct and that the times are in milliseconds"
     )]
     Future(String),
     #[error(
-        "the partition of the key is unknown; set --partitioner to the partitioner of the producers and, unless the file is a capture, --record-key to the location of the record key, or add each key to every partition with --every-partition, which takes more memory"
+        "the partition of the key is unknown; set --partitioner to the partitioner of the producers and, unless the file is a capture, --record-key to the location of the record key, or add each key to every partition with --every-partition, which uses more memory"
     )]
     NoPartition,
     #[error(
-        "the partition of the key is unknown: producers hash the record key with its schema registry frame (key_format), which the file may lack; seed from a capture of the input topic, or add each key to every partition with --every-partition, which takes more memory"
+        "the partition of the key is unknown: producers hash the record key with its schema registry frame (key_format), which the file may lack; seed from a capture of the input topic, or add each key to every partition with --every-partition, which uses more memory"
     )]
     FramedKey,
     #[error("partition {partition} does not exist; the topic has {partitions} partitions")]
     Partition { partition: i32, partitions: u32 },
     #[error("interrupted; nothing was written")]
     Stopped,
-    #[error("the file has more than {0} keys; raise --max-keys, which takes 32 bytes of memory per key")]
+    #[error("the file has more than {0} keys; raise --max-keys, which uses 32 bytes of memory per key")]
     Many(u64),
 }

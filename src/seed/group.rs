@@ -1,4 +1,4 @@
-//! Checks that a group can be seeded, and seeds it in one transaction.
+//! Checks that a group can be seeded and seeds it in one transaction.
 //!
 //! Must never write if the group already has members, committed offsets, or changelog records.
 
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of bytes per batch. A full changelog record takes about half a batch.
+/// Maximum number of bytes per batch. A full changelog record fills about half a batch.
 const BATCH_BYTES: usize = 1_000_000;
 /// Transaction timeout of a small seed. Every `KEYS_PER_SECOND` keys add one second. A longer timeout than necessary would hurt: if the
 /// process is killed, its open transaction blocks readers of the changelog until the timeout.
@@ -67,7 +67,7 @@ impl<'a> Group<'a> {
     /// seed of this key space and aborts its open transaction.
     ///
     /// # Errors
-    /// Fails if the group cannot be seeded, or no broker answers.
+    /// Fails if the group cannot be seeded or if no broker answers.
     pub fn find(config: &'a Config, topic: &Topic, dry_run: bool, waiting: &'a Waiting<'a>) -> Result<Self, Error> {
         let Some(changelog) = config.changelog(&topic.space) else {
             return Err(Error::Refused(
@@ -132,7 +132,7 @@ impl<'a> Group<'a> {
         )))
     }
 
-    /// Checks that the changelog is empty. Records without committed offsets come from a group whose offsets were lost, and would conflict
+    /// Checks that the changelog is empty. Records without committed offsets come from a group whose offsets were lost and would conflict
     /// with seeded keys.
     fn check_changelog(&self) -> Result<(), Error> {
         let reader = ChangelogReader::new(self.config)?;
@@ -184,7 +184,7 @@ impl<'a> Group<'a> {
     /// Returns the offsets that another group has committed for the inputs.
     ///
     /// # Errors
-    /// Fails if an offset is missing, or is past the end of the input.
+    /// Fails if an offset is missing or is past the end of the input.
     pub fn offsets_of(&self, other: &str) -> Result<BTreeMap<TopicPartition, Offset>, Error> {
         let mut config = self.config.clone();
         other.clone_into(&mut config.kafka.group_id);
@@ -209,7 +209,8 @@ impl<'a> Group<'a> {
     /// start at `kafka.start`.
     ///
     /// # Errors
-    /// Fails if nothing was written, or if the result of the commit is unknown.
+    /// If this returns an error, either nothing was written, or the outcome of the commit is unknown. In the second case, the message
+    /// states that.
     pub fn seed(&self, seeds: Seeds<'_>, begin: &BTreeMap<TopicPartition, Offset>) -> Result<Seeded, Error> {
         let timeout = (TIMEOUT_MIN + Duration::from_secs(seeds.keys() / KEYS_PER_SECOND)).min(TIMEOUT_MAX);
         let sink = self.connect(timeout)?;

@@ -1,4 +1,4 @@
-//! The keys of one partition, and their changelog records.
+//! The keys of one partition and their changelog records.
 //!
 //! This module must not ask the filter whether it already has a key. After a false positive, the key would not be logged, and a record with
 //! the key would be emitted as soon as the filter forgets the colliding key.

@@ -81,21 +81,21 @@ impl<'t> LineReader<'t> {
                     let advice = if matches!(part, Part::RecordKey | Part::KeyField(_)) {
                         "set its location with --record-key"
                     } else {
-                        "write a table with one column per part, and use --format csv"
+                        "write a table with one column per part and use --format csv"
                     };
                     return Err(Error::Options(format!("the topic's key needs {part}, which an ndjson line does not have; {advice}")));
                 }
                 let is_absent = |test: &&Predicate| test.reads_headers() || test.reads_key() && options.record_key.is_none();
                 if let Some(test) = earlier.predicates().chain(&topic.when).find(is_absent) {
                     return Err(Error::Options(format!(
-                        "`when` tests {}, which an ndjson line does not have; write a table of selected keys, and use --format csv",
+                        "`when` tests {}, which an ndjson line does not have; write a table of selected keys and use --format csv",
                         test.place()
                     )));
                 }
                 match &topic.time {
                     Some(EventTime { place: place @ TimePlace::Header(_), optional: false, .. }) => {
                         return Err(Error::Options(format!(
-                            "the topic's `time` is {place}, which an ndjson line does not have; write a table with a column `time`, and use --format csv"
+                            "the topic's `time` is {place}, which an ndjson line does not have; write a table with a column `time` and use --format csv"
                         )));
                     }
                     Some(EventTime { place, optional: false, .. }) if options.time.is_some() => {
@@ -126,7 +126,7 @@ impl<'t> LineReader<'t> {
         })
     }
 
-    /// Parses all lines, and calls `take` for each line with a key, until `take` fails.
+    /// Parses all lines and calls `take` for each line with a key, until `take` fails.
     pub(super) fn read(&mut self, input: impl BufRead, take: &mut Take<'_>) -> Result<(), Error> {
         if self.options.format == Format::Csv {
             return self.read_table(input, take);

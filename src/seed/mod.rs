@@ -3,7 +3,7 @@
 //! Workers rebuild their state from the changelog. If the changelog starts with the keys, every rebuilt state has seen them. One
 //! transaction writes all keys and commits the start offsets of the group, so a crash leaves all or none of the keys.
 //!
-//! This module must never seed a group that has started, or emit records.
+//! This module must never seed a group that has started or emit records.
 //!
 //! | file | content |
 //! |---|---|
@@ -62,7 +62,7 @@ pub struct Options {
     /// True to add keys with an unknown partition to every partition.
     pub every_partition: bool,
     pub skip_invalid: bool,
-    /// Maximum number of keys. A key in several partitions counts once per partition. Sorting takes 32 bytes per key.
+    /// Maximum number of keys. A key in several partitions counts once per partition. Sorting uses 32 bytes per key.
     pub max_keys: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The commands of Redis clients.
 //!
-//! Owns the commands, and their errors in the format that clients expect. Must never answer 0 (not seen) if the answer is unknown, or run a
+//! Owns the commands and their errors in the format that clients expect. Must never answer 0 (not seen) if the answer is unknown, or run a
 //! command from the body of an HTTP request.
 
 use super::Server;
@@ -18,7 +18,7 @@ pub(super) enum Next {
     Close,
 }
 
-/// Runs a command, or queues it until EXEC.
+/// Runs a command or queues it until EXEC.
 pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
     let Some(name) = command.get(0) else { return Next::Go };
     if is_http(name) {
@@ -60,7 +60,7 @@ pub(super) fn run_queued(session: &mut Session, server: &Server, pending: &mut P
     true
 }
 
-/// True if the name of a command is `POST`, or starts with `Host:`. Almost every HTTP request has such a line, and no command has such a
+/// True if the name of a command is `POST` or starts with `Host:`. Almost every HTTP request has such a line, and no command has such a
 /// name. Redis closes the connection in the same cases.
 fn is_http(name: &[u8]) -> bool {
     let begins_with = |word: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()));

@@ -1,7 +1,7 @@
 //! The connection of one client: reads bytes, runs commands, and sends answers.
 //!
 //! Owns the buffers of a connection, their limits, and the timeouts for clients. Must never read more from a client that does not read its
-//! answers, or keep large buffers for an idle client.
+//! answers or keep large buffers for an idle client.
 
 use super::Server;
 use super::command::Command;
@@ -31,7 +31,7 @@ const TURN: Duration = Duration::from_millis(1);
 const TURN_COMMANDS: usize = 16;
 /// The size to which an idle connection shrinks its buffers.
 const IDLE_BYTES: usize = 1 << 10;
-/// The timeout for sending the password, and for sending the rest of a command. Further bytes do not extend the timeout.
+/// The timeout for sending the password and for sending the rest of a command. Further bytes do not extend the timeout.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout for a client that does not read its answers. Each part of an answer that the client reads restarts the timeout.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -32,12 +32,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 const BODY_BYTES_MAX: usize = 2 << 20;
-/// The maximum number of keys per request, and of parts per key.
+/// The maximum number of keys per request and of parts per key.
 const KEYS_MAX: usize = 1 << 16;
-/// The maximum number of keys per lookup. A key may have 16 fingerprints, which take 50 bytes each.
+/// The maximum number of keys per lookup. A key may have 16 fingerprints, which use 50 bytes each.
 const BATCH_KEYS: usize = 1 << 12;
 /// The maximum number of connections that accept requests. In addition, a quarter of this number may be closing. If all of them hold a body
-/// of the maximum size, the bodies take 640 MiB. `Server::lookups` limits the additional memory for lookups.
+/// of the maximum size, the bodies use 640 MiB. `Server::lookups` limits the additional memory for lookups.
 const CONNECTIONS_MAX: usize = 256;
 
 const NO_NULL: &str = "a part is null; for a null field, use the string \"null\"; null record keys and null headers cannot be looked up";
@@ -302,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_read_up_to_the_first_key_over_the_limit() {
         let server = server();
-        // The end of the body is not valid JSON, and must not be reached.
+        // The end of the body is not valid JSON and must not be reached.
         let keys = "1,".repeat(KEYS_MAX + 1);
         for body in [format!("{{\"keys\":[{keys}}}"), format!("{{\"keys\":[[{keys}1]]}}")] {
             let (status, answer) = ask(&server, body).await;

@@ -3,7 +3,7 @@
 //! Owns the connections of `unseen serve`, their threads, and their shutdown. Must never change dedup state: a client's write only adds a
 //! record to the stream. During a shutdown, must answer every command that it has received, within `worker.shutdown_timeout`.
 //!
-//! Each thread has its own connections, and serves them in turns. All threads query the same [`Follower`].
+//! Each thread has its own connections and serves them in turns. All threads query the same [`Follower`].
 
 mod command;
 mod commands;
@@ -48,7 +48,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// The number of file descriptors reserved for Kafka, the log, and the endpoints.
 const DESCRIPTORS: u64 = 256;
 
-const NO_THREAD: &str = "cannot start a thread for clients, so its clients are disconnected; raise the limits of threads and open files, and restart the server";
+const NO_THREAD: &str = "cannot start a thread for clients, so its clients are disconnected; raise the limits of threads and open files, then restart the server";
 
 /// Answers clients from a follower's state. The `Debug` output contains no secrets.
 pub struct Server {
@@ -152,7 +152,7 @@ impl Server {
         }
         let deadline = tokio::time::Instant::now() + self.shutdown_timeout;
         self.is_stopping.store(true, Ordering::Relaxed);
-        // A thread without a sender gets no more clients, and ends with its last connection.
+        // A thread without a sender gets no more clients and ends with its last connection.
         drop((redis, senders));
         let all_ended = async {
             ended.recv().await;
@@ -184,7 +184,7 @@ impl Server {
         }
     }
 
-    /// Raises the limit of open files to its maximum, and logs a warning if the maximum is too low.
+    /// Raises the limit of open files to its maximum and logs a warning if the maximum is too low.
     fn raise_descriptors(&self) {
         use rustix::process::{Resource, getrlimit, setrlimit};
         let mut limit = getrlimit(Resource::Nofile);
@@ -218,7 +218,7 @@ impl Server {
         sender
     }
 
-    /// Accepts clients, and distributes them to the threads in turns.
+    /// Accepts clients and distributes them to the threads in turns.
     async fn accept(&self, listener: &TcpListener, threads: &[UnboundedSender<TcpStream>]) {
         let mut turns = threads.iter().cycle();
         loop {

@@ -174,7 +174,7 @@ impl Answers {
         self.line(b'+', text);
     }
 
-    /// Adds an error: a code in capitals, and a message. Line breaks in the message become spaces.
+    /// Adds an error: a code in capitals and a message. Line breaks in the message become spaces.
     pub(super) fn error(&mut self, code: &str, message: &str) {
         self.line(b'-', &format!("{code} {}", message.replace(['\r', '\n'], " ")));
     }

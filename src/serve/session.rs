@@ -1,4 +1,4 @@
-//! The session of a connection, and the commands that affect it.
+//! The session of a connection and the commands that affect it.
 //!
 //! Must never let an unauthenticated client look up keys if a password is configured.
 

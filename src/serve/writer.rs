@@ -1,4 +1,4 @@
-//! Writes for clients: the record for a key, and the keys whose records are in flight.
+//! Writes for clients: the record for a key and the keys whose records are in flight.
 //!
 //! Must never change a state: the worker judges the record like any other input record. Must never write a record from which the worker
 //! cannot extract the requested key. With `on_invalid = "fail"`, a single such record stops every worker.
@@ -46,7 +46,7 @@ pub(super) struct Prepared<'r> {
     retracts: bool,
 }
 
-/// The index of a space, and the fingerprint of a key.
+/// The index of a space and the fingerprint of a key.
 pub(super) type Item = (usize, Fingerprint);
 
 /// The keys in flight, in the order in which they were written.
@@ -68,7 +68,7 @@ pub(super) struct Write {
 }
 
 impl Writer {
-    /// Creates the producer, and checks which key spaces can be written to.
+    /// Creates the producer and checks which key spaces can be written to.
     ///
     /// # Errors
     /// Returns an error if librdkafka rejects a property.
@@ -101,8 +101,8 @@ impl Writer {
             return Ok(Write { item, mark: None, is_in_flight: self.lock().end(item), written });
         }
         if is_known {
-            // The mark of another write stays. Otherwise, a client that looked the key up before the commit, and writes the key later,
-            // would also be told that it was first.
+            // The mark of another write stays. Otherwise, a client that looked the key up before the commit and writes the key later would
+            // also be told that it was first.
             return Ok(Write { item, mark: None, is_in_flight: false, written: self.producer.write(record)? });
         }
         // The mark is set before the write, so that only one of two concurrent clients is told that it was first.

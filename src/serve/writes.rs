@@ -75,7 +75,7 @@ pub(super) fn run(
             return refuse("key spaces are created in the configuration, by a topic with this space, a window, and a filter");
         }
         ("BF.SCANDUMP" | "CF.SCANDUMP" | "BF.LOADCHUNK" | "CF.LOADCHUNK", _) => {
-            return refuse("filters are rebuilt from the changelog, and cannot be saved or loaded");
+            return refuse("filters are rebuilt from the changelog and cannot be saved or loaded");
         }
         ("DEL" | "UNLINK", Some(_)) => return refuse("key spaces can only be deleted in the configuration"),
         (_, None) => return refuse("only the stream decides which keys were seen; write a record to the space's input topic"),
@@ -158,7 +158,7 @@ fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answer
     Err(("ERR", message))
 }
 
-/// Waits for the writes of all commands in `waiting`, and inserts the commands' answers at their positions.
+/// Waits for the writes of all commands in `waiting` and inserts the commands' answers at their positions.
 pub(super) async fn settle(server: &Server, waiting: &mut Vec<Waiting>, answers: &mut Answers) {
     let Some(writer) = &server.writer else { return };
     let (before, mut from, now) = (std::mem::take(&mut answers.bytes), 0, answers.is_resp3);

@@ -126,7 +126,7 @@ impl Simulation {
         }
     }
 
-    /// Appends records in a transaction of a new producer, and leaves the transaction open. Returns the producer's id.
+    /// Appends records in a transaction of a new producer and leaves the transaction open. Returns the producer's id.
     #[expect(clippy::must_use_candidate, reason = "a test may leave the transaction open for good")]
     pub fn open_transaction(&self, records: Vec<(TopicPartition, NewRecord)>) -> u64 {
         self.change(|world| {
@@ -224,7 +224,7 @@ impl Simulation {
         });
     }
 
-    /// Moves each coordinator to another available broker, and elects another leader for each partition. For up to 800 ms, the high
+    /// Moves each coordinator to another available broker and elects another leader for each partition. For up to 800 ms, the high
     /// watermarks of the new leaders are too low by at most `lag` offsets.
     pub fn move_all(&self, lag: Offset) {
         self.change(|world| {
@@ -262,7 +262,7 @@ impl Simulation {
         self.change(|world| world.lag(of, micros(time)));
     }
 
-    /// The offset that a group has committed for a partition, and its metadata. Offsets in open transactions do not count.
+    /// The offset that a group has committed for a partition and the offset's metadata. Offsets in open transactions do not count.
     #[must_use]
     pub fn committed(&self, group: &str, of: &TopicPartition) -> Option<(Offset, String)> {
         let world = self.lock();

@@ -138,7 +138,7 @@ impl Simulation {
         })
     }
 
-    /// Kills all processes except the test's own, and waits for their threads.
+    /// Kills all processes except the test's own and waits for their threads.
     fn shut_down(&self) {
         let mut world = self.lock();
         for process in 1..world.processes.len() {

@@ -1,4 +1,4 @@
-//! Requests and answers, and their faults.
+//! Requests and answers and their faults.
 //!
 //! A broker may serve a request after the client has lost its connection. The client cannot know whether the broker has read the request,
 //! so librdkafka repeats the request (`rd_kafka_buf_handle_op`, for `_TRANSPORT` and `_TIMED_OUT`).

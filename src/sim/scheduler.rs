@@ -3,7 +3,7 @@
 //!
 //! Every client call may switch threads. Most calls do not, so that a run is fast. A thread yields when it waits. When no thread can run,
 //! virtual time jumps to the next event or deadline. We do not use the crate `shuttle`, because it runs only closures built on its own
-//! synchronization primitives, and cannot model virtual time, a killed process, or real `RocksDB` calls.
+//! synchronization primitives and cannot model virtual time, a killed process, or real `RocksDB` calls.
 
 use super::Simulation;
 use super::{Micros, Signal, World, micros};
@@ -216,7 +216,7 @@ impl Simulation {
         world
     }
 
-    /// Waits until `ready` returns `true`, and checks it again when the signal changes. Returns `false` if the deadline passes first.
+    /// Waits until `ready` returns `true` and checks it again when the signal changes. Returns `false` if the deadline passes first.
     pub(super) fn wait_until<'s>(
         &'s self,
         mut world: Guard<'s>,
@@ -252,7 +252,7 @@ impl Simulation {
         micros(instant.saturating_duration_since(self.base))
     }
 
-    /// Runs all actions that are due, and waits until the threads of killed processes have ended. Unwinds the calling thread if its process
+    /// Runs all actions that are due and waits until the threads of killed processes have ended. Unwinds the calling thread if its process
     /// was killed. Panics in the test's thread if the simulation has failed.
     fn settle<'s>(&'s self, mut world: Guard<'s>, me: usize) -> Guard<'s> {
         world.run_due();
@@ -278,7 +278,7 @@ impl Simulation {
         world
     }
 
-    /// Calls `settle` for the calling thread, and publishes the time.
+    /// Calls `settle` for the calling thread and publishes the time.
     pub(super) fn settled<'s>(&'s self, world: Guard<'s>) -> Guard<'s> {
         let world = self.settle(world, current());
         self.publish(&world);
@@ -331,7 +331,7 @@ impl Simulation {
         self.settle(world, me)
     }
 
-    /// Aborts the test process if no thread has made a client call since the last check. The running thread is then in an endless loop, or
+    /// Aborts the test process if no thread has made a client call since the last check. The running thread is then in an endless loop or
     /// waits for something that the scheduler cannot see, such as a lock that a parked thread holds. Such a thread cannot be unwound, so
     /// the test could not end.
     fn check_progress(&self, steps: &Cell<Option<u64>>) {

@@ -1,4 +1,4 @@
-//! The trace of a simulation: the last events of a run, and a digest to compare two runs.
+//! The trace of a simulation: the last events of a run and a digest to compare two runs.
 
 use super::random::mix;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Counters of the workers, and their status reports.
+//! Counters of the workers and their status reports.
 //!
 //! Workers update the counters after every batch and publish a report every second. The statistics must not contain keys. They may grow
 //! only with the number of topics and partitions, and within the bounds of [`ValueCounts`] and [`crate::content::ContentSample`].
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Upper bounds of the buckets of a worker's [`Histogram`], in seconds. One more bucket counts everything above.
 pub const BUCKETS: [f64; 17] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
-/// Counts of all workers since the start of the process, or since the workers started to read other topics.
+/// Counts of all workers since the start of the process or since the workers started to read other topics.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Counts in the order of [`topics`], which has one entry per rule and per repartition topic.
@@ -51,10 +51,10 @@ pub struct Stats {
     pub checkpoint_time: Histogram,
     /// Time from the assignment of a partition to its first record.
     pub restore_time: Histogram,
-    /// Time of the last answer from a broker to a producer of this process, or to its request for the topics. Producers send a request at
+    /// Time of the last answer from a broker to a producer of this process or to its request for the topics. Producers send a request at
     /// least every ten seconds.
     pub broker_contact: LastTime,
-    /// Time at which each worker thread started a round of its loop, or retried a request.
+    /// Time at which each worker thread started a round of its loop or retried a request.
     pub rounds: Vec<LastTime>,
     times_checked: LastTime,
     left_out: Mutex<Vec<LeftOut>>,
@@ -84,7 +84,7 @@ pub struct TopicCounts {
     /// Time of the last record that was counted in `future`, in milliseconds since the epoch.
     pub future_time: AtomicI64,
     times: Mutex<TimeWatch>,
-    /// Records read again without emitting them, between a checkpoint and the committed offset.
+    /// Records between a checkpoint and the committed offset that were read again and not emitted.
     pub warmed_up: AtomicU64,
     /// Offsets that the group had not read when their records were deleted.
     pub deleted_unread: AtomicU64,
@@ -105,7 +105,7 @@ impl TopicCounts {
 
 #[derive(Debug, Default)]
 pub struct SpaceCounts {
-    /// Verdicts of the filter that the exact store corrected: false positives, and retracted keys that are still in the filter.
+    /// Verdicts of the filter that the exact store corrected: false positives and retracted keys that are still in the filter.
     pub corrected: AtomicU64,
     /// Keys forgotten too early because a filter reached its maximum memory.
     pub evicted: AtomicU64,
@@ -182,9 +182,9 @@ pub struct InputReport {
     /// The last known end offset of the partition.
     pub end: Option<Offset>,
     pub stream_time: Option<Timestamp>,
-    /// Time since which an open transaction of a producer blocks the partition, in milliseconds since the epoch.
+    /// The time at which the partition stopped at a producer's open transaction, in milliseconds since the epoch.
     pub open_transaction_since: Option<Timestamp>,
-    /// Time since which reading the partition fails, in milliseconds since the epoch.
+    /// The time at which reads of the partition started to fail, in milliseconds since the epoch.
     pub unreadable_since: Option<Timestamp>,
 }
 
@@ -194,7 +194,7 @@ pub struct InputReport {
 pub enum InputState {
     /// The dedup state is being rebuilt; records wait.
     Rebuilding,
-    /// Records are read again without emitting them.
+    /// Records are read again but not emitted.
     WarmingUp,
     /// The next record needs a schema that has been requested.
     AwaitingSchema,
@@ -404,7 +404,7 @@ impl Tally {
         }
     }
 
-    /// Adds the counts to the totals of all workers, and resets this tally to 0.
+    /// Adds the counts to the totals of all workers and resets this tally to 0.
     pub fn report(&mut self, counts: &TopicCounts) {
         let tally = std::mem::take(self);
         add(&counts.unseen, tally.unseen);

@@ -1,6 +1,6 @@
 //! Detection of record times that keep a window from moving.
 //!
-//! Owns the criteria and the warnings. Must never read the wall clock itself, or change a verdict.
+//! Owns the criteria and the warnings. Must never read the wall clock itself or change a verdict.
 
 use super::{Stats, TopicCounts, get, topics};
 use crate::config::Config;
@@ -84,7 +84,7 @@ pub fn wrong_unit(time: Timestamp) -> Option<&'static str> {
     }
 }
 
-/// Returns the likely cause of a record time that is ahead of the clock, and what to do.
+/// Returns the likely cause of a record time that is ahead of the clock and what to do.
 #[must_use]
 pub fn likely_cause(time: Timestamp, now: Timestamp) -> String {
     if let Some(unit) = wrong_unit(time) {
@@ -112,7 +112,7 @@ pub struct TimesChange {
 
 impl TimeWatch {
     /// Compares the total counts with the counts of the last check. Returns true if the topic became suspect or stopped being suspect. A
-    /// suspect topic stays suspect while more than a quarter of its recent records are beyond `max_future`, or while its times look like
+    /// suspect topic stays suspect while more than a quarter of its recent records are beyond `max_future` or while its times look like
     /// seconds.
     fn check(&mut self, total: RecentTimes, max_future: Duration, now: Timestamp) -> bool {
         let recent = RecentTimes { records: total.records - self.records, future: total.future.saturating_sub(self.future), ..total };
@@ -128,7 +128,7 @@ impl TimeWatch {
 }
 
 impl TopicCounts {
-    /// Returns the warning of the last check of the topic's record times.
+    /// Returns the warning from the last check of the topic's record times.
     #[must_use]
     pub fn time_warning(&self) -> Option<String> {
         self.time_watch().warning.clone()

@@ -46,11 +46,11 @@ pub struct Status {
     pub started_ms: Timestamp,
     /// Time of the last answer from a broker; null before the first answer.
     pub broker_contact_ms: Option<Timestamp>,
-    /// Time since each worker thread started a round of its loop, or retried a request; null before the first round.
+    /// Time since each worker thread started a round of its loop or retried a request; null before the first round.
     pub loop_ages_seconds: Vec<Option<f64>>,
     /// Status per topic. A repartition topic has only `consumed_bytes`.
     pub topics: Vec<TopicStatus>,
-    /// Topics that match a pattern in `input`, but are not read.
+    /// Topics that match a pattern in `input` but are not read.
     pub left_out: Vec<LeftOut>,
     /// Time from the record timestamp to the commit, for every 64th record that is written.
     pub end_to_end_latency: Durations,
@@ -98,7 +98,7 @@ pub struct RegistryStatus {
 /// Histogram of durations.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Durations {
-    /// Upper bounds in seconds, and the number of durations up to each bound.
+    /// Upper bounds in seconds and the number of durations up to each bound.
     pub buckets: Vec<(f64, u64)>,
     /// Number of durations.
     pub count: u64,
@@ -217,9 +217,9 @@ pub struct PartitionStatus {
     pub lag: Option<Offset>,
     /// Stream time: the latest record time that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
-    /// Time since which an open transaction of a producer blocks the partition; null if none does.
+    /// The time at which the partition stopped at a producer's open transaction; null if there is none.
     pub open_transaction_since_ms: Option<Timestamp>,
-    /// Time since which reading the partition fails, for example because of a corrupt batch; null if it can be read.
+    /// The time at which reads of the partition started to fail, for example because of a corrupt batch; null if it can be read.
     pub unreadable_since_ms: Option<Timestamp>,
 }
 
@@ -247,7 +247,7 @@ pub struct Rebuilds {
     pub keys: u64,
 }
 
-/// Resource usage of the process, and the disk of its state directory.
+/// Resource usage of the process and the disk of its state directory.
 #[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub struct Process {
     /// Resident memory; null if the system does not report it.

@@ -31,7 +31,7 @@ const DEAD_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 pub enum State {
     /// The process has not reached the brokers or joined its group, or none of its topics can be read.
     Connecting,
-    /// Some partitions wait for their state, or are warming up.
+    /// Some partitions wait for their state or are warming up.
     Restoring,
     /// The process reads and writes records.
     Running,
@@ -75,7 +75,7 @@ impl State {
     }
 }
 
-/// Returns the state of the process, and the reason if it is not ready. `left_out` has the topics that match a pattern and are not read.
+/// Returns the state of the process and the reason if it is not ready. `left_out` has the topics that match a pattern and are not read.
 /// `contact` is the time since the last answer from a broker. `rounds` has the time since each worker thread started its last loop round.
 pub(super) fn determine(
     config: &Config,
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(state(&[], Some(Duration::from_secs(60))), (State::Running, None));
         assert_eq!(state(&[], Some(Duration::from_secs(61))).0, State::Disconnected);
         assert_eq!(state(&left_out, Some(Duration::from_secs(61))).0, State::Disconnected);
-        let reason = "no topic is read: topic \"in\" matches a pattern, but is not read: no permission".to_owned();
+        let reason = "no topic is read: topic \"in\" matches a pattern but is not read: no permission".to_owned();
         assert_eq!(state(&left_out, Some(Duration::ZERO)), (State::Connecting, Some(reason)));
     }
 

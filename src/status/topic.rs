@@ -34,7 +34,7 @@ pub struct TopicStatus {
     pub time_warning: Option<String>,
     /// Warning if no record has any part of the content that `emit` compares, so that all changes are dropped. Null otherwise.
     pub content_warning: Option<String>,
-    /// Records read again during warm-up, without emitting them.
+    /// Number of records that were read again during a warm-up and not emitted.
     pub warmed_up: u64,
     /// Records that were deleted before they were read, because the topic's retention was too short or somebody deleted them. Upper
     /// bound: aborted records and transaction markers count, too.
@@ -77,7 +77,7 @@ pub struct VerdictCounts {
     pub duplicate: u64,
     /// Records older than the window, unless `late = "emit"`.
     pub late: u64,
-    /// Records without a valid key, and records that the output rejected.
+    /// Records without a valid key and records that the output rejected.
     pub invalid: u64,
     /// Records that retracted their key.
     pub retracted: u64,

@@ -128,7 +128,7 @@ fn next(offsets: &mut BTreeMap<(usize, bool, i32), i64>, of: (usize, bool, i32))
 }
 
 impl State {
-    /// Explains a verdict by the previously emitted records, and updates `emitted`.
+    /// Explains a verdict by the previously emitted records and updates `emitted`.
     fn explain(&mut self, verdict: Verdict, fingerprint: Fingerprint, place: u64) -> Option<String> {
         let emit = self.dedup.rules().emit;
         let key = emit.key_of(fingerprint);

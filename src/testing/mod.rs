@@ -1,7 +1,7 @@
 //! Tests of a configuration: input records and their expected outcomes.
 //!
-//! Owns the format of a test, how it runs, and the reports. Must never decide differently than the worker, or look at a clock:
-//! all times come from the test.
+//! Owns the format of a test, how it runs, and the reports. Must never decide differently than the worker or look at a clock: all times
+//! come from the test.
 
 mod file;
 mod judge;
@@ -29,7 +29,7 @@ pub struct Report {
     pub differences: Vec<Difference>,
     /// Number of differences that `differences` does not contain.
     pub left_out: u64,
-    /// Reason why the test could not run, or why it stopped early.
+    /// Reason why the test could not run or why it stopped early.
     pub error: Option<String>,
 }
 

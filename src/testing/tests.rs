@@ -395,7 +395,7 @@ fn late_and_future_records_are_judged_by_the_time_of_their_event() {
             { "key": "a", "headers": { "at": "now" }, "expect": "unseen" },
         ]),
     );
-    // By default, each record is read at its own time. With `read_at`, `b` is from the future, and does not move the window.
+    // By default, each record is read at its own time. With `read_at`, `b` is from the future and does not move the window.
     let text = "[kafka]\nbootstrap_servers = \"a\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = { kind = \"exact\" }\nkey = { record = \"key\" }\ntime = { field = \"/ts\" }";
     for (read_at, last) in [(json!(null), "unseen"), (json!("2026-01-01T12:00:00Z"), "duplicate")] {
         let records = json!([

@@ -36,8 +36,8 @@ pub(super) struct Assignment {
     /// True if a unit with several inputs may be warming up. If false, no input has to wait for the warm-up of another input.
     pub(super) any_warm_up: bool,
     pub(super) any_blocked_on_schema: bool,
-    /// True if new records, which have no verdict yet, wait for the next commit. They wait while a replay is incomplete, or after the
-    /// worker has passed over the rest of a batch.
+    /// True if new records, which have no verdict yet, wait for the next commit. They wait while a replay is incomplete or after the worker
+    /// has passed over the rest of a batch.
     pub(super) holds_new_records: bool,
     /// The last epoch of the checkpoint store that the worker has seen. A different epoch shows that the store was quarantined since then.
     pub(super) store_epoch: u64,
@@ -69,7 +69,7 @@ impl Assignment {
         }
     }
 
-    /// Returns the partitions that are paused until their state is rebuilt, or until the group starts to read their topic.
+    /// Returns the partitions that are paused until their state is rebuilt or until the group starts to read their topic.
     pub(super) fn paused(&self) -> impl Iterator<Item = &AssignedPartition> {
         self.pending_restores.values().flat_map(|waiting| &waiting.assigned).chain(&self.unbegun)
     }
@@ -126,7 +126,7 @@ impl Assignment {
         others.filter_map(|other| self.inputs.get(&other)).any(|input| input.is_warm_up(input.position()))
     }
 
-    /// Drops partitions, and the states that no other input uses.
+    /// Drops partitions and the states that no other input uses.
     pub(super) fn forget(&mut self, partitions: &[TopicPartition]) {
         self.inputs.retain(|_, input| !partitions.contains(&input.partition));
         self.pending_restores
@@ -192,7 +192,7 @@ impl Assignment {
         }
     }
 
-    /// Returns the offsets at which the partitions stand for which this worker has not announced itself in the changelog yet.
+    /// Returns the committed or starting offset of each partition that has a state without an announcement of this worker in its changelog.
     pub(super) fn unannounced(&self) -> Vec<(TopicPartition, Offset, String)> {
         let is_new = |input: &&Input| self.states_of(input).any(|(_, state)| matches!(state.announced, Announced::Nothing { .. }));
         self.inputs.values().filter(is_new).map(Self::unmoved).collect()
@@ -211,8 +211,8 @@ impl Assignment {
         }
     }
 
-    /// Records the `written` offsets of committed changelog records, and drops the pending changes that these records contain. Returns
-    /// false if a changelog was recreated.
+    /// Records the `written` offsets of committed changelog records and drops the pending changes that these records contain. Returns false
+    /// if a changelog was recreated.
     pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) -> bool {
         let mut are_same = true;
         for (&id, state) in &mut self.states {

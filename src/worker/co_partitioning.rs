@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 const SAMPLE: u128 = 1024;
-/// The maximum number of sampled keys, which take a few megabytes. The oldest keys are dropped.
+/// The maximum number of sampled keys, which use a few megabytes. The oldest keys are dropped.
 const KEYS_MAX: usize = 1 << 16;
 
 #[derive(Debug, Default)]

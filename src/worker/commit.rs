@@ -30,7 +30,7 @@ impl<B: Broker> Worker<B> {
         self.commit_while(source, None)
     }
 
-    /// Commits, and reads ahead while waiting for the brokers. Drops the records that were read ahead if positions were rewound.
+    /// Commits and reads ahead while waiting for the brokers. Drops the records that were read ahead if positions were rewound.
     pub(super) fn commit_and_read_ahead<'s>(&mut self, source: &'s B::Consumer, ahead: &mut ReadAhead<'s, B>) -> Result<(), Error> {
         let flow = self.commit_while(source, Some(ahead))?;
         ahead.discard_if_rewound(flow);
@@ -47,7 +47,7 @@ impl<B: Broker> Worker<B> {
         self.commit_at_once(source)
     }
 
-    /// Logs the changes of a warm-up, and the announcements of this worker as a new owner, if no other transaction has logged them in time.
+    /// Logs the changes of a warm-up and the announcements of this worker as a new owner if no other transaction has logged them in time.
     pub(super) fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
@@ -134,7 +134,7 @@ impl<B: Broker> Worker<B> {
             return Err(error);
         }
         if self.writer.sink.batch_bytes() < self.shared.cluster.batch_bytes {
-            // The worker had shrunk the batches to isolate a rejected record, and now lets them grow to the size that the topics accept. It
+            // The worker had shrunk the batches to isolate a rejected record and now lets them grow to the size that the topics accept. It
             // reads the limits of the topics again, because they may have changed. If it cannot read them, for example because a topic is
             // missing, it keeps the known limits. A missing topic is reported when a record is written to it.
             if let Err(error) = self.refresh_cluster() {
@@ -161,7 +161,7 @@ impl<B: Broker> Worker<B> {
     /// Without transactions, proves that this worker is still a member of the group before it announces itself as the owner of a partition.
     /// To prove it, the worker commits the group's current offsets, which the brokers reject if the worker is no longer a member. An
     /// announcement has a higher epoch than any earlier record in the changelog. Without the proof, a member that was suspended and
-    /// replaced could read the announcement of its successor, and then outrank the successor. Nothing would undo its changelog records.
+    /// replaced could read the announcement of its successor and then outrank the successor. Nothing would undo its changelog records.
     fn prove_membership(&mut self, source: &B::Consumer) -> Result<(), SinkError> {
         if self.writer.sink.transactional() || fault::defect("membership_not_proved") {
             return Ok(());
@@ -388,7 +388,7 @@ impl<B: Broker> Worker<B> {
     fn resolve_fenced(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         self.writer.fenced(reason)?;
         if self.check_stop() {
-            // A worker that is stopping must not fence its successor, and does not need the outcome.
+            // A worker that is stopping must not fence its successor and does not need the outcome.
             return Err(broker::Error::Stopped.into());
         }
         self.resolve_in_doubt(source, reason)

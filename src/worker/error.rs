@@ -20,7 +20,7 @@ pub enum Error {
     Invalid {
         partition: TopicPartition,
         offset: Offset,
-        /// The reason why the record is invalid, or why a broker rejected it.
+        /// The reason why the record is invalid or why a broker rejected it.
         invalid: Invalid,
     },
     /// A state that cannot be restored, with `state.cold_start = "fail"`.
@@ -48,7 +48,7 @@ pub enum Error {
     Truncated {
         partition: TopicPartition,
         end: Offset,
-        /// The offset up to which the group has read the log, which is past `end`.
+        /// The offset up to which the group has read the log. It is past `end`.
         read: Offset,
     },
     /// Any other error that a retry cannot fix.

@@ -1,4 +1,4 @@
-//! Starts a group with `start = "latest"`: commits the end offsets of its topics as starting offsets, and then lets the workers read their
+//! Starts a group with `start = "latest"`: commits the end offsets of its topics as starting offsets and then lets the workers read their
 //! partitions.
 //!
 //! Owns the wait for the first commit of a topic. `restore/first.rs` decides which partitions wait.
@@ -51,7 +51,7 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Restores the partitions of the topics in `begun`, and of topics whose partition 0 has a committed offset.
+    /// Restores the partitions of the topics in `begun` and of topics whose partition 0 has a committed offset.
     fn restore_begun(&mut self, source: &B::Consumer, mut begun: BTreeSet<TopicId>) -> Result<(), Error> {
         let configured = |assigned: &AssignedPartition| self.topics.configured(assigned.topic);
         let topics: BTreeSet<_> = self.assignment.unbegun.iter().map(configured).collect();

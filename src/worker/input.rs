@@ -1,7 +1,7 @@
 //! Progress of an input partition: its offsets, its uncommitted verdicts, and the reason why it waits.
 //!
-//! Owns the rules for these offsets, and is the only module that sets them. `committed` is at most `position`, and an abort resets
-//! `position` to `committed`. A verdict is kept until an offset past its record is committed. Must never talk to a broker, or forget a
+//! Owns the rules for these offsets and is the only module that sets them. `committed` is at most `position`, and an abort resets
+//! `position` to `committed`. A verdict is kept until an offset past its record is committed. Must never talk to a broker or forget a
 //! verdict that is not committed.
 
 use super::ids::StateId;
@@ -35,7 +35,7 @@ pub(super) struct Input {
     committed: Offset,
     /// The group's committed offset, as far as this worker knows.
     group: Committed,
-    /// The end of the warm-up. Records below this offset were processed before the restore, and only update the state.
+    /// The end of the warm-up. Records below this offset were processed before the restore and only update the state.
     warm_until: Offset,
     /// True from the start of a warm-up until the first record after it is processed.
     warming_up: bool,
@@ -156,7 +156,7 @@ impl Input {
         std::mem::take(&mut self.warming_up)
     }
 
-    /// True if the record at this offset belongs to the warm-up: it was processed before the restore, and only updates the state.
+    /// True if the record at this offset belongs to the warm-up: it was processed before the restore and only updates the state.
     #[inline]
     pub(super) const fn is_warm_up(&self, offset: Offset) -> bool {
         offset < self.warm_until
@@ -280,7 +280,7 @@ impl Input {
         }
     }
 
-    /// True if processed records, or skipped offsets, are not committed yet.
+    /// True if processed records or skipped offsets are not committed yet.
     pub(super) const fn is_ahead(&self) -> bool {
         self.position != self.committed
     }
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "not committed yet");
     }
 
-    /// A state that was restored to a later offset than the other states of its input gets no record twice.
+    /// A state that was restored to a later offset than the other states of its input never processes a record twice.
     #[test]
     fn each_state_warms_up_from_its_own_offset() {
         let state = |space| StateId { space: SpaceId(space), partition: 0 };

@@ -1,4 +1,4 @@
-//! Decides the verdict of a record when the record is read for the first time, and recalls the verdict when the record is read again.
+//! Decides the verdict of a record when the record is read for the first time and recalls the verdict when the record is read again.
 //!
 //! Owns the only calls that query the filter. [`crate::dedup`] decides whether a key is unseen, a duplicate, or late.
 //! [`Topic::verdict_without_key`] decides about invalid records. A verdict changes later only if a topic rejects the written record
@@ -57,7 +57,7 @@ pub(super) fn judge_one(
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Judges as many of the first records as possible in one batch, and remembers their verdicts. Returns the number of judged records,
+    /// Judges as many of the first records as possible in one batch and remembers their verdicts. Returns the number of judged records,
     /// which may be zero, and the error of the next record if it cannot be judged.
     pub(super) fn judge_batch(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> (usize, Option<ExactError>) {
         let Some(horizon) = self.batch_horizon(messages) else { return (0, None) };

@@ -1,7 +1,7 @@
 //! Detection of duplicates whose content differs from an earlier record with the same key. Such a duplicate suggests that the configured
 //! key lacks a field.
 //!
-//! Owns the report about such duplicates. [`crate::content`] does the comparison. Must never change a verdict, or log the content of a
+//! Owns the report about such duplicates. [`crate::content`] does the comparison. Must never change a verdict or log the content of a
 //! record.
 
 use super::Shared;

@@ -1,6 +1,6 @@
-//! The end of a partition's log: skips control records, and detects open transactions that hold the partition back.
+//! The end of a partition's log: skips control records and detects open transactions that hold the partition back.
 //!
-//! Owns the handling of offsets that have no record to process. Must never skip a record, or ask a broker more often than once per second.
+//! Owns the handling of offsets that have no record to process. Must never skip a record or ask a broker more often than once per second.
 
 use super::ids::InputId;
 use super::input::Input;

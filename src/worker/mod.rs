@@ -1,7 +1,7 @@
 //! The event loop: one thread with one consumer, one producer, and the state of its partitions.
 //!
 //! Owns the order of operations: read, judge, write, commit, checkpoint. Workers share only the contents of [`Shared`]. Must never query
-//! the filter twice for a record, or take a checkpoint while any record past the committed offset has a verdict.
+//! the filter twice for a record or take a checkpoint while any record past the committed offset has a verdict.
 
 mod assignment;
 mod checkpointing;
@@ -173,7 +173,7 @@ impl<B: Broker> Worker<B> {
             // After a rewind, the partitions are no longer at these ends.
             let ends = if let Flow::Continue = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
             // This step must come before the update of the pauses, which may resume a partition that has passed over records. The partition
-            // must read these records again, and must not step over them to the end of its log.
+            // must read these records again and must not step over them to the end of its log.
             self.step_over_to(source, &ends)?;
             self.update_pauses(source)?;
             if ahead.batch.out_of_range {
@@ -185,7 +185,7 @@ impl<B: Broker> Worker<B> {
     }
 
     fn commit_and_checkpoint(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        tracing::info!("draining: committing the records that were read, and writing checkpoints");
+        tracing::info!("draining: committing the records that were read and writing checkpoints");
         fault::point("drain.begin");
         self.step_over_control_records(source)?;
         self.commit(source)?;

@@ -19,7 +19,7 @@ use std::time::Instant;
 /// UnseenFilterFilling does.
 const FILLING: f64 = 0.8;
 
-/// The number of unsaved fingerprints that triggers an early checkpoint. They take about 50 MB of memory.
+/// The number of unsaved fingerprints that triggers an early checkpoint. They use about 50 MB of memory.
 const UNSAVED_URGENT: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,7 +30,7 @@ struct Reported {
     slice: Option<Slice>,
 }
 
-/// The last announcement of this owner in the changelog. An announcement is a record that shows the owner's settings, and whether the state
+/// The last announcement of this owner in the changelog. An announcement is a record that shows the owner's settings and whether the state
 /// is complete. Followers need announcements because an earlier owner may have had another configuration, and because the changelog lacks
 /// keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl PartitionState {
         self.offsets.get(log).or_else(|| self.offsets.get(log_topic(log)).filter(|_| of_topic() == 1)).copied()
     }
 
-    /// Sets the offset of a topic incarnation, and forgets earlier incarnations of that topic.
+    /// Sets the offset of a topic incarnation and forgets earlier incarnations of that topic.
     pub(super) fn advance_offset(&mut self, log: &str, offset: Offset) {
         self.offsets.retain(|other, _| log_topic(other) != log_topic(log));
         self.offsets.insert(log.to_owned(), offset);
@@ -212,8 +212,8 @@ impl PartitionState {
         }
     }
 
-    /// Records that the state was rebuilt from its changelog up to `end`, where the highest epoch was `epoch`, and contains the effects of
-    /// the inputs up to `offsets`.
+    /// Records that the state was rebuilt from its changelog up to `end` and contains the effects of the inputs up to `offsets`. `epoch` is
+    /// the highest epoch in the changelog so far.
     pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
         self.offsets = offsets;
         (self.changelog.end, self.changelog.epoch) = (Some(end), epoch);
@@ -294,7 +294,7 @@ impl PartitionState {
             Err(error) => {
                 self.failures += 1;
                 add(&stats.checkpoint_failures, 1);
-                tracing::error!(partition = %id, error = %error, "checkpoint failed; the worker continues, and tries again at the next checkpoint");
+                tracing::error!(partition = %id, error = %error, "checkpoint failed; the worker continues and tries again at the next checkpoint");
                 if let checkpoint::Error::Corrupt { what, .. } = &error
                     && let Err(error) = store.quarantine(what)
                 {

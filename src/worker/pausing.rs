@@ -1,7 +1,7 @@
-//! Pauses partitions that must not be read for a while. A partition waits for the warm-up of another topic that shares its state, or for
-//! the schema of its next record. While the worker holds back new records, a partition that has only new records waits for the next commit.
+//! Pauses partitions that must not be read for a while. A partition waits for the warm-up of another topic that shares its state or for the
+//! schema of its next record. While the worker holds back new records, a partition that has only new records waits for the next commit.
 //!
-//! Owns the choice of the paused partitions. A record must not be judged by a state that lacks keys of another topic of the space, or be
+//! Owns the choice of the paused partitions. A record must not be judged by a state that lacks keys of another topic of the space or be
 //! skipped because its schema is unknown. Must never wait for a record that may not exist: a warm-up also ends at the end of its partition.
 
 use super::ids::InputId;
@@ -21,7 +21,7 @@ impl<B: Broker> Worker<B> {
         self.assignment.any_blocked_on_schema = true;
     }
 
-    /// Pauses partitions that must wait, and resumes partitions that no longer have to.
+    /// Pauses partitions that must wait and resumes partitions that no longer have to.
     pub(super) fn update_pauses(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !self.assignment.any_warm_up && !self.assignment.any_blocked_on_schema && !self.assignment.holds_new_records {
             return Ok(());

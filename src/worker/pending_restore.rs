@@ -1,6 +1,6 @@
 //! Assigned partitions whose states are not restored yet.
 //!
-//! Owns the offsets of these partitions, and the rebuilds of their states, until the partitions become inputs. Must never talk to a broker.
+//! Owns the offsets of these partitions and the rebuilds of their states until the partitions become inputs. Must never talk to a broker.
 
 use super::ids::{InputId, StateId};
 use super::partition::PartitionState;
@@ -33,7 +33,7 @@ pub(super) struct PendingRestore {
 }
 
 impl PendingRestore {
-    /// True if this job is still the one that rebuilds the state, and was not replaced by another job.
+    /// True if this job is still the one that rebuilds the state and was not replaced by another job.
     pub(super) fn awaits(&self, id: StateId, job: &Arc<Cancellation>) -> bool {
         self.jobs.get(&id).is_some_and(|awaited| Arc::ptr_eq(awaited, job))
     }

@@ -70,7 +70,7 @@ impl<B: Broker> Default for ReadAhead<'_, B> {
 }
 
 impl<'s, B: Broker> ReadAhead<'s, B> {
-    /// Reads until `is_done` shows that the commit has ended, or until a bound is reached. Also stops if the consumer fails, has a
+    /// Reads until `is_done` shows that the commit has ended or until a bound is reached. Also stops if the consumer fails, has a
     /// rebalance, or reports a position outside the log.
     pub(super) fn read(&mut self, source: &'s B::Consumer, topics: &Topics, reader: &mut KeyReader, is_done: &dyn Fn() -> bool) {
         let mut bytes = 0;

@@ -61,7 +61,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Drops partitions that other members may own already, and aborts their uncommitted records. Until its next assignment, this member is
+    /// Drops partitions that other members may own already and aborts their uncommitted records. Until its next assignment, this member is
     /// reported as not joined.
     pub(super) fn drop_lost(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         fault::point("lose.begin");

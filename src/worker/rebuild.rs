@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The number of threads per process that read changelogs. Each thread has its own reader, and works on one state at a time.
+/// The number of threads per process that read changelogs. Each thread has its own reader and works on one state at a time.
 const THREADS: usize = 2;
 /// The time without an answer after which a reader is replaced.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -205,7 +205,7 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
 
 /// Updates a job's state to the group's committed offsets. Returns `None` if the job must be retried after its pause, because the end of
 /// the changelog is unknown or could not be reached. If the job is canceled or the process is stopping, the returned state may be
-/// incomplete, and is not used.
+/// incomplete and is not used.
 fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {
@@ -230,12 +230,12 @@ fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mu
     }))
 }
 
-/// Returns the changelog offset from which to read. Empties the state, or forgets its changelog offsets, if they are of no use.
+/// Returns the changelog offset from which to read. Empties the state or forgets its changelog offsets if they are of no use.
 fn begin(job: &mut Job, low: Offset, end: Offset) -> Offset {
     let kept = job.state.changelog.end.filter(|log_end| (low..=end).contains(log_end));
     match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
         (Some(log_end), false, _) => log_end,
-        // The checkpoint is older than this changelog, because it has no changelog offset, or an offset past the end.
+        // The checkpoint is older than this changelog, because it has no changelog offset or has one past the end.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => {
             job.state.changelog.forget();
             // The whole changelog is read, so the highest epoch comes from its records, not from the checkpoint.
@@ -460,7 +460,7 @@ impl<B: Broker> Follow<'_, B> {
                 )));
             }
             Outcome::Gap => {
-                // The remaining records are read only to find the highest epoch, and the input offsets that the group has reached.
+                // The remaining records are read only to find the highest epoch and the input offsets that the group has reached.
                 self.gap = true;
                 self.group_offsets.clone_from(&applier.offsets);
                 self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));

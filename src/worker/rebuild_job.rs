@@ -1,6 +1,6 @@
 //! A job that rebuilds one state from its changelog.
 //!
-//! Owns the settings of a job, and the state from which the job starts over. Must never read a changelog.
+//! Owns the settings of a job and the state from which the job starts over. Must never read a changelog.
 
 use super::Error;
 use super::ids::StateId;

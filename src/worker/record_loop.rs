@@ -75,8 +75,8 @@ pub(super) enum Stop {
     Full,
     /// The record is processed, and the changes of the warm-up must be logged.
     Unlogged,
-    /// The record and all later ones are passed over. They must wait for the warm-up of another topic that shares the state, or for the
-    /// next commit.
+    /// The record and all later ones are passed over. They must wait for the warm-up of another topic that shares the state or for the next
+    /// commit.
     Waits,
     Failed(SinkError),
     Undecided(VerdictError),
@@ -85,8 +85,8 @@ pub(super) enum Stop {
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Writes consecutive records to the destinations of their verdicts, and counts them. `since` is the time at which the key of a
-    /// duplicate was first seen, if known. If a record stops the loop, returns its index.
+    /// Writes consecutive records to the destinations of their verdicts and counts them. `since` is the start time of the slice into which
+    /// the key of a duplicate was inserted, if known. If a record stops the loop, returns its index.
     pub(super) fn emit(
         &mut self,
         messages: &[RecordOf<'_, B>],
@@ -174,7 +174,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         self.add_to_transaction(1)
     }
 
-    /// If configured, counts a record by its `count_by` value, and compares its content.
+    /// If configured, counts a record by its `count_by` value and compares its content.
     #[inline]
     fn sample_content(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
         let topic = self.topic;

@@ -1,6 +1,6 @@
 //! The hot loop: judges and writes the records of a batch.
 //!
-//! Owns the processing order of the records in a batch. Must never allocate per record, or look up anything that consecutive records of a
+//! Owns the processing order of the records in a batch. Must never allocate per record or look up anything that consecutive records of a
 //! partition share. A [`RecordLoop`] holds the shared data.
 
 use super::ids::{InputId, StateId};
@@ -175,7 +175,7 @@ impl<B: Broker> Worker<B> {
     ) -> Result<Flow, Error> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
-            // The transaction is full, but cannot be committed before all records of the replay are in it. New records wait, because they
+            // The transaction is full but cannot be committed before all records of the replay are in it. New records wait, because they
             // would make it even larger.
             Stop::Full if self.assignment.is_replaying() && !fault::defect("full_transaction_not_held") => {
                 self.assignment.holds_new_records = true;

@@ -13,7 +13,7 @@ use crate::record::TopicPartition;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<B: Broker> Worker<B> {
-    /// Aborts the open transaction, and restores assigned partitions whose state cannot be trusted. `why` is the reason, for the log.
+    /// Aborts the open transaction and restores assigned partitions whose state cannot be trusted. `why` is the reason, for the log.
     fn restart(&mut self, source: &B::Consumer, partitions: &[TopicPartition], why: &str) -> Result<(), Error> {
         if self.writer.is_open() {
             self.abort(source, SinkError::Abort(format!("partitions must be restored, because {why}")))?;
@@ -42,7 +42,7 @@ impl<B: Broker> Worker<B> {
         if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions, why) }
     }
 
-    /// Restores the partitions whose position is outside their log. librdkafka stops reading such a partition, and does not report which
+    /// Restores the partitions whose position is outside their log. librdkafka stops reading such a partition and does not report which
     /// partition it is.
     pub(super) fn restart_out_of_range(&mut self, source: &B::Consumer) -> Result<(), Error> {
         // The records read so far are valid, and so are their states.

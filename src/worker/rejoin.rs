@@ -8,7 +8,7 @@
 //!
 //! First, librdkafka forgets its member id when its session ends. Until the worker has answered the rebalance that follows, librdkafka
 //! sends heartbeats without an id. The answer may take long, because it may wait for a commit to the same broker. When the broker is back,
-//! it knows a different id for the name, and fences the member (librdkafka issue 3437). Second, if the client has given up a join request
+//! it knows a different id for the name and fences the member (librdkafka issue 3437). Second, if the client has given up a join request
 //! and sent another one, the broker may process the two in the wrong order (KAFKA-20985). librdkafka and Kafka's Java client both leave the
 //! recovery to the application.
 //!
@@ -31,7 +31,7 @@ const REJOIN_WINDOW: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl<B: Broker> Worker<B> {
-    /// Drops everything that the fenced consumer has read, and waits. A new consumer then joins the group.
+    /// Drops everything that the fenced consumer has read and waits. A new consumer then joins the group.
     ///
     /// # Errors
     /// Returns an error if the member is fenced so often that another process must have the same name.

@@ -44,7 +44,7 @@ pub(super) struct Blocked {
 }
 
 pub(super) struct Reporter {
-    /// True after an assignment, even of no partitions. False again after a revocation that leaves no partition, or after partitions were
+    /// True after an assignment, even of no partitions. False again after a revocation that leaves no partition or after partitions were
     /// lost.
     pub(super) joined: bool,
     /// Set after several consecutive aborts. Cleared by a commit or by [`Reporter::unblock`].
@@ -63,7 +63,7 @@ impl Reporter {
         self.next = runtime::now();
     }
 
-    /// Adds the counts to the totals of all workers, and resets them to 0.
+    /// Adds the counts to the totals of all workers and resets them to 0.
     pub(super) fn count(&mut self, stats: &Stats) {
         self.tallies.0.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
     }

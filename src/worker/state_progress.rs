@@ -1,4 +1,4 @@
-//! The offsets up to which a state, and its changelog, contain the records of an input.
+//! The offsets up to which a state and its changelog contain the records of an input.
 //!
 //! A topic with several rules has one state per rule. The states may be restored to different offsets. Must never set the offsets of the
 //! input.

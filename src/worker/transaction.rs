@@ -1,18 +1,18 @@
-//! The load of the open transaction, and its limit.
+//! The load of the open transaction and its limit.
 //!
 //! Owns the limit: the configured limit, or a smaller one after transactions that timed out or were replayed too slowly. The limit must
-//! never be smaller than one record, or stay small if the brokers accept more.
+//! never be smaller than one record or stay small if the brokers accept more.
 
 use crate::fault;
 use std::time::{Duration, Instant};
 
-/// The number of key and value bytes at which a transaction is full, because unsent records take memory.
+/// The number of key and value bytes at which a transaction is full, because unsent records use memory.
 const BYTES_MAX: usize = 64 << 20;
 
 /// The divisor by which the limit shrinks after transactions that were too large. Each further such transaction applies the divisor again.
 const SHRINK_DIVISOR: usize = 8;
 
-/// The number of processed records, and the size in bytes of the written keys and values.
+/// The number of processed records and the size in bytes of the written keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) records: usize,
@@ -171,8 +171,8 @@ mod tests {
         assert_eq!(limit.current(), load(1000, 64 << 20), "the limit stays at the configured value");
     }
 
-    /// Returns the number of bytes that brokers accept in an hour, and the number of transactions that were too large. The brokers process
-    /// `speed` bytes per second, and need `each` per commit. Records have 100 bytes.
+    /// Returns the number of bytes that brokers accept in an hour and the number of transactions that were too large. The brokers process
+    /// `speed` bytes per second and need `each` per commit. Records have 100 bytes.
     fn an_hour(limit: &mut Limit, speed: u32, each: Duration) -> (u128, u32) {
         let (mut taken, mut passed, mut too_large) = (0, Duration::ZERO, 0);
         while passed < Duration::from_secs(3600) {

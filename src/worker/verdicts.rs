@@ -14,7 +14,7 @@
 //! The verdicts stay, but none of them is in the open transaction any longer ([`Verdicts::restart_replay`]). The replay of a partition is
 //! complete when all of its verdicts are in the open transaction again.
 //!
-//! **Who recalls a verdict.** `judge_one` (`judge.rs`) recalls the verdict of a record with [`Verdicts::recall`], and asks the filter only
+//! **Who recalls a verdict.** `judge_one` (`judge.rs`) recalls the verdict of a record with [`Verdicts::recall`] and asks the filter only
 //! if there is none. `process_forwarded` does the same for records without a key, which are not forwarded.
 //!
 //! **What waits for the replay.** Until the replay of its partition is complete, records are not judged in batches, and the worker does not
@@ -24,12 +24,12 @@
 //!
 //! **Who drops a verdict.** `Input::note_commit` drops the verdicts of a committed transaction and, if forwarded records are committed
 //! although other records were rejected (`keep_forwarded`), those of their input. If the outcome of a transaction is unknown,
-//! `resolve_in_doubt` (`commit.rs`) reads the group's committed offset, and treats the transaction as committed or aborted.
+//! `resolve_in_doubt` (`commit.rs`) reads the group's committed offset and treats the transaction as committed or aborted.
 //!
 //! **Exceptions.**
 //!
-//! - If a topic rejects a record, `isolate_rejected` (`commit.rs`) makes the record invalid ([`Verdicts::refuse`]), or keeps the verdict
-//!   and writes fewer headers ([`Verdicts::shorten`]).
+//! - If a topic rejects a record, `isolate_rejected` (`commit.rs`) makes the record invalid ([`Verdicts::refuse`]) or keeps the verdict and
+//!   writes fewer headers ([`Verdicts::shorten`]).
 //! - If a partition leaves this worker or is restored, its verdicts are dropped together with its state. The next state comes from the
 //!   committed offset. It does not contain the records, so they are judged again. `recovery.rs` restores a partition if a record does not
 //!   arrive again ([`Recall::Gap`]), if the replay takes longer than half of the transaction timeout, if transactions are too large for the
@@ -56,7 +56,7 @@ pub(super) struct Verdicts {
 /// Verdicts of records with consecutive offsets.
 #[derive(Clone, Copy, Debug)]
 struct VerdictRun {
-    /// The offset of the first record, and the index of its verdict.
+    /// The offset of the first record and the index of its verdict.
     start: Offset,
     first: usize,
 }
@@ -153,7 +153,7 @@ impl Verdicts {
         self.in_transaction = 0;
     }
 
-    /// Keeps all verdicts for a replay after the open transaction was aborted.
+    /// Restarts the replay from the first verdict, because an abort has removed all records from the open transaction.
     pub(super) const fn restart_replay(&mut self) {
         self.in_transaction = 0;
     }

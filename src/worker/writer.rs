@@ -1,7 +1,7 @@
-//! The producer of a worker, and its open transaction.
+//! The producer of a worker and its open transaction.
 //!
-//! Owns the failure counts, and the origin of each record in flight. Must never decide what is written, or what a failure means for the
-//! input records.
+//! Owns the failure counts and the origin of each record in flight. Must never decide what is written or what a failure means for the input
+//! records.
 
 use super::ids::InputId;
 use super::in_flight::InFlight;
@@ -208,7 +208,7 @@ impl<B: Broker> TransactionWriter<B> {
         }
     }
 
-    /// Replaces the producer. The new producer ends the open transaction of the old one, and fences its late requests.
+    /// Replaces the producer. The new producer ends the open transaction of the old one and fences its late requests.
     pub(super) fn replace_sink(&mut self, shared: &Shared<B>, number: usize, batch_bytes: usize) -> Result<(), Error> {
         let sink = connect(shared, number, &self.transactional_id, batch_bytes)?;
         sink.learn_from(&self.sink);

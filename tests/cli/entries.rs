@@ -63,7 +63,7 @@ fn an_entry_of_an_input_is_chosen_by_its_space() {
     // The pattern would also match a topic with the name of the space.
     fs::write(setup.path("unseen.toml"), text.replace("input = \"in\"", "input = { pattern = \".*in\" }")).unwrap();
     let error = keys(&["--topic", "orders-in"]).unwrap_err();
-    assert!(error.contains("`orders-in` is an entry of several topics that can match a pattern: in, orders-in; choose one"), "{error}");
+    assert!(error.contains("space `orders-in` belongs to several input topics that match a pattern: in, orders-in. Choose one"), "{error}");
     let only = ["--topic", "orders-in", "--set", "topics.0.input=in", "--set", "topics.1.input=in"];
     assert_eq!((keys(&only), keys(&["--topic", "in"])), (Ok(2), Ok(1)));
 }

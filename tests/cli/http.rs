@@ -1,4 +1,4 @@
-//! The HTTP server of a worker: its connections, and requests for other hosts.
+//! The HTTP server of a worker: its connections and requests for other hosts.
 
 use super::{ID, Setup};
 use assert_cmd::cargo::cargo_bin;
@@ -48,7 +48,7 @@ impl Drop for Waiting {
     }
 }
 
-/// If there are more incomplete requests than file descriptors, the worker closes the oldest connections, and still answers probes.
+/// If there are more incomplete requests than file descriptors, the worker closes the oldest connections and still answers probes.
 #[test]
 fn idle_connections_do_not_exhaust_descriptors() {
     let setup = Setup::new("connect_timeout = \"10m\"", ID);

@@ -1,4 +1,4 @@
-//! Promise: commands that need no broker report errors in one line, and exit without an error if the reader closes the pipe.
+//! Promise: commands that need no broker report errors in one line and exit without an error if the reader closes the pipe.
 
 mod check;
 mod commands;

@@ -16,7 +16,7 @@ fn fatal_errors_have_the_format_of_the_log() {
     assert_eq!(last["level"], "ERROR");
     assert!(
         last["message"].as_str().is_some_and(|message| message.starts_with(
-            "no broker at localhost:1 answered within 1s; check that Kafka is running there, and that kafka.bootstrap_servers is correct"
+            "no broker at localhost:1 answered within 1s; check that Kafka is running there and that kafka.bootstrap_servers is correct"
         )),
         "{last}"
     );

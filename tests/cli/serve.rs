@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
-/// A running `unseen serve`, and its log.
+/// A running `unseen serve` and its log.
 struct Serving {
     server: Child,
     log: BufReader<ChildStderr>,

@@ -1,4 +1,4 @@
-//! Promise: the group's start position is committed before anything is read, and survives the death of the first worker.
+//! Promise: the group's start position is committed before anything is read and survives the death of the first worker.
 
 use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, client, committed_offset, delete_records_before, make_topic_with, produce,

@@ -160,7 +160,7 @@ impl Sliced {
         (0..count).map(move |number| Self::record(1000 * slice + number, slice))
     }
 
-    /// Writes records to the input, and waits until they are committed.
+    /// Writes records to the input and waits until they are committed.
     fn read(&mut self, records: impl Iterator<Item = TestRecord>, worker: &mut Worker) {
         let records: Vec<_> = records.collect();
         self.end += i64::try_from(records.len()).expect("few records");

@@ -50,7 +50,7 @@ fn records(numbers: Range<i32>) -> impl Iterator<Item = TestRecord> {
 }
 
 /// Corrupts one of three batches before a worker reads them, repairs the batch once the worker has reported it, and expects all records in
-/// order. `corrupt` gets the ends of the batches, and returns the position and the bytes to write. Returns the worker's log.
+/// order. `corrupt` gets the ends of the batches and returns the position and the bytes to write. Returns the worker's log.
 fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) -> (u64, Vec<u8>)) -> String {
     let broker = secure_broker().address();
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
@@ -95,7 +95,7 @@ fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     let mut bytes = segment.read(start..second);
     for head in heads {
         let (before, body) = bytes.split_at_mut(usize::try_from(head + HEAD - start).expect("few"));
-        // No attributes, and a single offset.
+        // No attributes and a single offset.
         body[..6].fill(0);
         let length = i32::try_from(body.len()).expect("few") + 9;
         let head =

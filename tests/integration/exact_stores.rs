@@ -99,7 +99,7 @@ fn keys_stay_seen_on_a_full_disk() {
         stream.wait_until_read(third, &mut worker);
         worker.limit_files(1 << 10);
         stream.produce(third..2 * third);
-        worker.wait_for_log("checkpoint failed; the worker continues, and tries again at the next checkpoint", LIMIT);
+        worker.wait_for_log("checkpoint failed; the worker continues and tries again at the next checkpoint", LIMIT);
         stream.wait_until_read(2 * third, &mut worker);
 
         let full = worker.log().len();

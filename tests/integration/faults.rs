@@ -63,7 +63,7 @@ const ERRORS: &[&str] = &[
     "checkpoint.written:5:error",
 ];
 
-/// Points at which a transaction is open, which the broker aborts while the worker is frozen.
+/// Points at which a transaction is open. The broker aborts the transaction while the worker is frozen.
 const STANDSTILLS: &[&str] = &["commit.offsets_sent:2:stop", "commit.flushed:2:stop", "abort.begin:1:stop"];
 
 fn point(arms: &str) -> &str {
@@ -109,7 +109,7 @@ impl Lives {
         died_at(worker, faults);
     }
 
-    /// Runs a worker per fault. Each worker reaches its fault point by itself, and dies there.
+    /// Runs a worker per fault. Each worker reaches its fault point by itself and dies there.
     fn each_dies(&mut self, all: &[&str]) {
         for faults in all {
             self.dies(faults, |_, _| {});
@@ -154,7 +154,7 @@ fn full_transactions_do_not_prevent_checkpoints() {
     lives.check();
 }
 
-/// The first of two static members is killed while it gives up partitions, and restarts. The partitions get an owner again.
+/// The first of two static members is killed while it gives up partitions. It restarts, and the partitions get an owner again.
 #[test]
 fn member_killed_during_a_revocation_leaves_no_partition_unowned() {
     let mut lives = Lives::new("faults-left", 2, 24 * HOUR, AGING);

@@ -167,7 +167,7 @@ fn a_waiting_partition_can_move_and_return() {
         let address = address(&mut worker);
         let waits = || ask(&address, "/readyz").2.contains("1 of 4 partitions wait for a schema");
         wait_until("a partition waits", LIMIT, || waits().then_some(()));
-        // Another member takes some of the partitions, and gives them back.
+        // Another member takes some of the partitions and gives them back.
         let others: Vec<_> = settings_of.iter().map(|setting| setting.replace("instance_id=a", "instance_id=b")).collect();
         let mut other = start(&stream, "b", &settings(&others.iter().map(String::as_str).collect::<Vec<_>>()));
         other.wait_for_log("partitions assigned", LIMIT);
@@ -213,7 +213,7 @@ fn flapping_registry_makes_no_record_invalid() {
     stream.produce(..);
     let worker = start(&stream, "a", &settings(&registry));
     // A worker believes that a schema is unknown only if the registry reports that for ten seconds. Here, the registry is down for longer
-    // than that between two such reports, and finally has the schemas.
+    // than that between two such reports and finally has the schemas.
     let asked = || registry.requests()["GET /schemas/ids/1"].as_u64().unwrap_or_default();
     let more = |than: u64| wait_until("it is asked again", LIMIT, || (asked() > than).then(asked));
     more(0);
@@ -376,7 +376,7 @@ fn records_of_many_unknown_schemas_wait_once() {
 }
 
 /// The key of one entry was changed, so that entry reads the input again. The other entry still has all its keys. The new process does not
-/// know the schema yet, and cannot tell to which entry a record belongs.
+/// know the schema yet and cannot tell to which entry a record belongs.
 #[test]
 fn a_warm_up_waits_for_the_schema_that_selects_the_entry() {
     let registry = registry();

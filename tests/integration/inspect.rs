@@ -1,4 +1,4 @@
-//! Promise: a state directory can be inspected while its worker runs, and be asked for a key.
+//! Promise: a state directory can be inspected while its worker runs and be asked for a key.
 
 use crate::harness::{News, Setup, broker, topic, unseen};
 use crate::stream::Stream;

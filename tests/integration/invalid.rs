@@ -1,4 +1,4 @@
-//! Promise: `on_invalid` determines what happens to a record without a key. Such a record never counts as a duplicate, and does not affect
+//! Promise: `on_invalid` determines what happens to a record without a key. Such a record never counts as a duplicate and does not affect
 //! the order of valid records.
 
 use crate::harness::{

@@ -6,7 +6,7 @@ use crate::harness::{
 };
 use std::time::{Duration, Instant};
 
-/// Makes a worker read one record from each of the first `records` partitions, and checks that the offsets of these records are committed.
+/// Makes a worker read one record from each of the first `records` partitions and checks that the offsets of these records are committed.
 /// Before it reads, the worker commits an offset of every partition.
 fn commit_all(broker: &str, partitions: u32, records: u32, delivery: &str, limit: Duration) -> String {
     // The output comes first, because a broker that creates thousands of partitions does nothing else meanwhile.
@@ -45,7 +45,7 @@ fn offset_commits_are_split_until_the_coordinator_accepts_them() {
     // The first commit of any group creates the offsets topic.
     let first = topic(broker.address(), "first", 1);
     reset_offset(broker.address(), "first", &first, 0, 0);
-    // The limit is enough for the group's own record, and for about twenty offsets.
+    // The limit is enough for the group's own record and for about twenty offsets.
     alter_topic(broker.address(), "__consumer_offsets", "max.message.bytes", "3000");
     for delivery in ["exactly_once", "at_least_once"] {
         let log = commit_all(broker.address(), 64, 64, delivery, PATIENCE);

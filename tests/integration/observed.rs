@@ -139,7 +139,7 @@ fn tenant(partition: i32) -> String {
     format!("tenant {partition}")
 }
 
-/// Checks the counts by tenant. Each partition belongs to one tenant, and has this number of keys twice: all keys once, and then all keys
+/// Checks the counts by tenant. Each partition belongs to one tenant and has this number of keys twice: all keys once and then all keys
 /// again. One record in 32 is counted. A tenant is named at its 16th counted record, and its own counts start after that record.
 fn are_counted_by_tenant(values: &Value, keys: u64) {
     let sampled = |offsets: std::ops::Range<u64>| {
@@ -249,7 +249,7 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
         sample("observed_fpr_ratio") > 1.5 * sample("target_fpr_ratio") && sample("observed_fpr_low_ratio") > sample("target_fpr_ratio")
     );
 
-    // The watched keys are part of the checkpoint, and are restored.
+    // The watched keys are part of the checkpoint and are restored.
     let log = worker.drain();
     let line = log.lines().find(|line| line.contains("the filter has nearly as many keys")).expect("it is told");
     assert!(logged(line, "window_capacity") == 50_000 && logged(line, "slice_capacity") >= 12_500, "{line}");

@@ -103,7 +103,7 @@ fn a_group_without_offsets_resumes_from_its_checkpoint() {
 #[test]
 fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     let mut records = News { count: RECORDS, ..News::default() }.records();
-    // The time is a year ahead of this machine's clock, and therefore of all other records.
+    // The time is a year ahead of this machine's clock and therefore of all other records.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
     let ahead = i64::try_from(now).expect("a time") + 365 * 24 * 3_600_000;
     for record in records.iter_mut().take(HALF).skip(100).step_by(5_000) {
@@ -135,7 +135,7 @@ fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     assert_eq!(keys(&output.concat()), keys(&stream.records), "an unseen key did not come out");
 }
 
-/// Reads half of the stream, and then records from a new topic with the same name. The broker has deleted the group's offsets with the old
+/// Reads half of the stream and then records from a new topic with the same name. The broker has deleted the group's offsets with the old
 /// topic. Keys that were emitted within the window are not emitted again.
 #[test]
 fn longer_recreated_input_is_read_from_the_start() {
@@ -147,7 +147,7 @@ fn longer_recreated_input_is_read_from_the_start() {
     stream.produce(part.clone());
     let both: Vec<_> = stream.records[..HALF].iter().chain(&stream.records[part.clone()]).cloned().collect();
     let expected = stream.oracle.expected(&both, PARTITIONS);
-    // The second worker has no state, and restores it from the changelog.
+    // The second worker has no state and restores it from the changelog.
     for name in ["a", "b"] {
         let mut worker = stream.setup.start(name);
         let group = Group::new(broker(), stream.setup.group(), &stream.input, PARTITIONS);

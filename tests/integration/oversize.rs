@@ -78,7 +78,7 @@ fn small_topic(hint: &str) -> String {
 fn letter(record: &TestRecord, input: &str, output: &str, records: &[TestRecord]) -> TestRecord {
     let bytes = record.text().len() + record.key.as_ref().map_or(0, Vec::len);
     let message = format!(
-        "the record has {bytes} bytes without its headers, and is larger than topic {output:?} accepts; raise max.message.bytes of that topic"
+        "the record has {bytes} bytes without its headers and is larger than topic {output:?} accepts; raise max.message.bytes of that topic"
     );
     record.dead_letter(input, offset_of(record, records), "unseen.oversize", &message)
 }
@@ -99,7 +99,7 @@ fn oversized_records_become_dead_letters() {
     case.stream.produce(..);
     let log = case.check(&topic(broker(), "oversize-dead", 4));
     assert!(logged(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
-    assert!(log.contains("bytes without its headers, and is larger than topic "), "the log does not explain why");
+    assert!(log.contains("bytes without its headers and is larger than topic "), "the log does not explain why");
 }
 
 /// Without transactions, the offsets of forwarded records are committed when other records are rejected. The offset of a record that the
@@ -193,7 +193,7 @@ fn batches_respect_the_limit_of_a_shared_output() {
     assert!(!log.contains("a topic rejected a batch"), "{log}");
 }
 
-/// The headers that explain a duplicate can make it too large. The worker then writes the duplicate with fewer headers, and does not stop.
+/// The headers that explain a duplicate can make it too large. The worker then writes the duplicate with fewer headers and does not stop.
 #[test]
 fn a_duplicate_too_large_with_its_headers_is_written_without_them() {
     let [input, output] = ["oversize-again-in", "oversize-again-out"].map(|hint| topic(broker(), hint, 1));

@@ -102,7 +102,7 @@ fn a_matching_topic_without_an_output_does_not_stop_the_others() {
     assert_eq!(report["left_out"], json!([{ "topic": bad, "reason": reason }]));
 
     let mut worker = setup.start("w");
-    worker.wait_for_log(&format!("topic \"{bad}\" matches a pattern, but is not read: {reason}"), LIMIT);
+    worker.wait_for_log(&format!("topic \"{bad}\" matches a pattern but is not read: {reason}"), LIMIT);
     wait_until_read(&setup, &mut worker, &good, 100);
     assert_eq!(committed_offset(broker(), setup.group(), &bad, 0), None);
     make_topic(broker(), &format!("{bad}.unseen"), 1);
@@ -125,7 +125,7 @@ fn a_worker_without_a_matching_topic_waits_for_one() {
     let input = format!("{base}.a");
     make_topic(broker(), &input, 1);
     let output = format!("{input}.unseen");
-    let reason = format!("not ready: no topic is read: topic {input:?} matches a pattern, but is not read");
+    let reason = format!("not ready: no topic is read: topic {input:?} matches a pattern but is not read");
     wait_until_not_ready(&mut worker, &reason);
     worker.drain();
     let mut worker = setup.start("w");

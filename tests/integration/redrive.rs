@@ -53,7 +53,7 @@ impl Dead {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
 
-    /// Redrives while some dead letters cannot be written, and returns the report and the errors.
+    /// Redrives while some dead letters cannot be written and returns the report and the errors.
     fn redrive_in_part(&self, args: &[&str]) -> (Value, String) {
         let (code, out, error) = self.redrive_with(&[args, &["--json"]].concat(), "");
         assert_eq!(code, Some(1), "{out}{error}");
@@ -81,7 +81,7 @@ fn wait_until_stopped(redrive: &Worker) {
     });
 }
 
-/// Records with an invalid value, and with all kinds of record keys and headers.
+/// Records with an invalid value and with all kinds of record keys and headers.
 fn records(count: usize) -> Vec<TestRecord> {
     let header = |value: Option<&[u8]>| ("h".to_owned(), value.map(<[u8]>::to_vec));
     let record = |number: usize| TestRecord {
@@ -222,7 +222,7 @@ fn dead_letters_of_an_unknown_topic_are_redriven_when_it_is_configured() {
     assert_eq!(read_committed(broker(), &other, PARTITIONS), by_partition(records[..10].iter().cloned(), PARTITIONS));
 }
 
-/// The output rejects batches of the usual size, and then also some single records.
+/// The output rejects batches of the usual size and then also some single records.
 #[test]
 fn rejected_dead_letter_does_not_stop_the_others() {
     let output = topic_with(broker(), "redrive-small-out", 4, &[("max.message.bytes", "2000")]);
@@ -252,7 +252,7 @@ fn rejected_dead_letter_does_not_stop_the_others() {
         assert_eq!(rejected, [11, 12], "{report}");
         assert!(error.contains(&place(11)) && error.contains(&place(12)), "{error}");
     }
-    // A redrive that does not select the rejected dead letters succeeds, and reports that they wait.
+    // A redrive that does not select the rejected dead letters succeeds and reports that they wait.
     let report = dead.redrive(&["--reason", "malformed"]);
     assert_eq!(
         (&report["redriven"], &report["left_out"]),

@@ -246,7 +246,7 @@ fn rejected_duplicate_becomes_invalid() {
         let mut worker = case.setup.start("a");
         case.wait(&mut worker);
         let log = worker.drain();
-        // Each record was sent twice. The duplicate is marked in the output, or is in a separate topic.
+        // Each record was sent twice. The duplicate is marked in the output or is in a separate topic.
         let repeats = if on_duplicate == "\"mark\"" { &case.output } else { &duplicates };
         let repeats = ids(repeats);
         let marked = |(partition, ids): (&i32, &Vec<String>)| {
@@ -276,7 +276,7 @@ fn rejected_dead_letters_stop_the_worker() {
     case.check_output(true);
 }
 
-/// If the dead-letter topic rejects the time of a dead letter, the letter is written without the time, and keeps its original reason.
+/// If the dead-letter topic rejects the time of a dead letter, the letter is written without the time and keeps its original reason.
 #[test]
 fn dead_letter_with_a_rejected_time_is_written_without_it() {
     let mut case = Case::new(Refusal::Old, "exactly_once", "");

@@ -21,7 +21,7 @@ fn with_headers_of_another(hint: &str) -> Stream {
 fn explained(stream: &Stream) -> Vec<Vec<(TestRecord, bool)>> {
     let by_partition = by_partition(stream.records.iter().cloned(), PARTITIONS);
     let each = |(partition, (records, unseen)): (usize, (Vec<TestRecord>, &Vec<TestRecord>))| {
-        // The window has four slices of an hour, and is longer than the stream.
+        // The window has four slices of an hour and is longer than the stream.
         let (mut unseen, mut stream_time, mut since) = (unseen.iter().peekable(), 0, HashMap::new());
         let explain = |(offset, mut record): (usize, TestRecord)| {
             stream_time = record.timestamp.max(stream_time);

@@ -1,4 +1,4 @@
-//! Promise: a worker works with TLS and SASL, with no more permissions than documented. Errors name the cause, and show no secret.
+//! Promise: a worker works with TLS and SASL, with no more permissions than documented. Errors name the cause and show no secret.
 
 use crate::harness::{PATIENCE, Right, SecureBroker, Setup, grant, produce, secure_broker, topic, unique, unseen, wait_until};
 use crate::stream::Stream;
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The address of a listener, and the basic properties of its clients.
+/// The address of a listener and the basic properties of its clients.
 pub fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<String, String>) {
     let text = broker.read(&format!("{protocol}.properties"));
     let pairs = text.lines().map(|line| line.split_once('=').expect("name=value"));
@@ -170,7 +170,7 @@ fn an_unknown_ca_is_reported() {
     kept_out(
         &SCRAM.stream("ca", 1),
         &[&other],
-        "the broker's certificate is not signed by a CA that is trusted here, or has expired; set ssl.ca.location in kafka.properties",
+        "the broker's certificate is not signed by a CA that is trusted here or has expired; set ssl.ca.location in kafka.properties",
     );
 }
 
@@ -193,7 +193,7 @@ fn a_missing_client_certificate_is_reported() {
     kept_out(
         &stream,
         &without,
-        "the broker does not trust the client certificate, or requires one; check ssl.certificate.location and ssl.key.location",
+        "the broker does not trust the client certificate or requires one; check ssl.certificate.location and ssl.key.location",
     );
 }
 
@@ -219,8 +219,8 @@ fn wrong_protocol_is_reported() {
 #[test]
 fn missing_permission_is_reported() {
     for (lacking, delivery, sentence) in [
-        (Need::Input, "exactly_once", "give this user Read on every topic that it reads, and Write on every topic that it writes to"),
-        (Need::Output, "exactly_once", "give this user Read on every topic that it reads, and Write on every topic that it writes to"),
+        (Need::Input, "exactly_once", "give this user Read on every topic that it reads and Write on every topic that it writes to"),
+        (Need::Output, "exactly_once", "give this user Read on every topic that it reads and Write on every topic that it writes to"),
         (Need::Output, "at_least_once", "give this user Write on that topic"),
         (Need::Group, "exactly_once", "give this user Read on the group and on every topic that it reads"),
         (Need::Transactions, "exactly_once", "give this user Write on the transactional id"),
@@ -318,7 +318,7 @@ fn openssl(args: &[&str], input: &[u8]) -> String {
     String::from_utf8(child.wait_with_output().expect("it ends").stdout).expect("ASCII")
 }
 
-/// The forms in which a password could appear: by itself, and encoded as PLAIN sends it.
+/// The forms in which a password could appear: by itself and encoded as PLAIN sends it.
 fn forms(password: &str) -> Vec<String> {
     let base64 = |text: &str| openssl(&["base64", "-A"], text.as_bytes());
     vec![password.to_owned(), base64(password), base64(&format!("\0unseen\0{password}"))]

@@ -147,7 +147,7 @@ fn seed_is_written_completely_or_not_at_all() {
     }
 }
 
-/// A group that was started too early, and found nothing to read, leaves checkpoints without the seed. Its offsets and its changelog were
+/// A group that was started too early and found nothing to read leaves checkpoints without the seed. Its offsets and its changelog were
 /// deleted since then, but its state directory was not.
 #[test]
 fn checkpoint_from_before_the_seed_does_not_hide_seeded_keys() {
@@ -167,7 +167,7 @@ fn checkpoint_from_before_the_seed_does_not_hide_seeded_keys() {
     delete_topic(broker(), &format!("{}-news-changelog", seeded.stream.setup.group()));
     let (code, _, error) = seeded.seed("");
     assert_eq!(code, Some(0), "{error}");
-    // The worker writes a checkpoint with the seed, and stops before it has committed anything.
+    // The worker writes a checkpoint with the seed and stops before it has committed anything.
     restored(seeded.stream.setup.start("a"));
     seeded.stream.produce(..);
     seeded.stream.check(seeded.stream.setup.start("a"));

@@ -1,4 +1,4 @@
-//! Promise: with `serve.tls`, a server encrypts everything it sends on both ports, and answers no plaintext client.
+//! Promise: with `serve.tls`, a server encrypts everything it sends on both ports and answers no plaintext client.
 
 use crate::harness::{Asker, Setup};
 use openssl::asn1::Asn1Time;

@@ -1,5 +1,5 @@
-//! Promise: a worker is ready while it works. It is not ready, and reports the reason, if its brokers are unavailable, its session has
-//! ended, it cannot commit, or a thread hangs.
+//! Promise: a worker is ready while it works. It is not ready and reports the reason if its brokers are unavailable, its session has ended,
+//! it cannot commit, or a thread hangs.
 
 use crate::harness::{OwnBroker, Setup, TestRecord, broker, produce, topic, wait_for_output, wait_until};
 use crate::observed::{address, ask, metric};
@@ -67,7 +67,7 @@ fn a_hung_thread_is_reported() {
     stream.check(stream.setup.start("b"));
 }
 
-/// A member cannot commit records of partition 1, which then moves to another member. The first member has nothing left to commit, and must
+/// A member cannot commit records of partition 1, which then moves to another member. The first member has nothing left to commit and must
 /// become ready again.
 #[test]
 fn member_is_ready_again_after_its_blocked_partition_has_moved() {

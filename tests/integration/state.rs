@@ -73,7 +73,7 @@ fn a_truncated_table_is_quarantined() {
     is_quarantined(
         half_read("state-cut-table"),
         |state| truncate(&tables(state)[0]),
-        "the stored state is corrupt or was replaced; the worker moved it aside, and continues without it",
+        "the stored state is corrupt or was replaced; the worker moved it aside and continues without it",
     );
 }
 
@@ -88,7 +88,7 @@ fn flipped_bits_are_quarantined() {
     is_quarantined(
         half_read("state-flipped"),
         |state| tables(state).iter().for_each(|path| flip(path)),
-        "the stored state is corrupt or was replaced; the worker moved it aside, and continues without it",
+        "the stored state is corrupt or was replaced; the worker moved it aside and continues without it",
     );
 }
 
@@ -101,7 +101,7 @@ fn flipped_bits_among_fingerprints_are_quarantined() {
     is_quarantined(
         half_read_of(stream),
         |state| flip(&tables(state)[0]),
-        "the stored state is corrupt or was replaced; the worker moved it aside, and continues without it",
+        "the stored state is corrupt or was replaced; the worker moved it aside and continues without it",
     );
 }
 
@@ -178,7 +178,7 @@ fn a_full_disk_fails_only_checkpoints() {
     stream.produce(..BEFORE);
     // Enough space for the empty checkpoints of a start, but not for a page of a filter.
     let mut worker = stream.setup.start_on_full_disk("a", &["log.level=info,unseen=debug"], 128 << 10);
-    worker.wait_for_log("checkpoint failed; the worker continues, and tries again at the next checkpoint", LIMIT);
+    worker.wait_for_log("checkpoint failed; the worker continues and tries again at the next checkpoint", LIMIT);
     stream.wait_until_read(BEFORE, &mut worker);
 
     let full = worker.log().len();

@@ -108,7 +108,7 @@ impl Stream {
         }
     }
 
-    /// Produces the first `count` records, and runs a worker named `a` until it has read them.
+    /// Produces the first `count` records and runs a worker named `a` until it has read them.
     pub fn begin(&self, count: usize) {
         self.produce(..count);
         let mut worker = self.setup.start("a");

@@ -47,7 +47,7 @@ fn markers_and_aborted_records_leave_no_lag() {
             setup = setup.topic(&topic(broker(), "marker-in", 2), &output, LINES);
         }
         let (group, producer) = (Group::new(broker(), setup.group(), &input, 2), producer(broker(), &input));
-        // Partition 1 has nothing but an aborted record and a marker, and is read from its start.
+        // Partition 1 has nothing but an aborted record and a marker and is read from its start.
         begin(&producer, &input, 1, 0..1);
         producer.abort_transaction(LIMIT).expect("it is aborted");
         begin(&producer, &input, 0, 0..10);
@@ -57,7 +57,7 @@ fn markers_and_aborted_records_leave_no_lag() {
         begin(&producer, &input, 0, 10..13);
         producer.abort_transaction(LIMIT).expect("it is aborted");
         wait_until_nothing_lags(&group, &mut worker);
-        // Writes a duplicate, and a key that only an aborted record had.
+        // Writes a duplicate and a key that only an aborted record had.
         begin(&producer, &input, 0, 9..11);
         producer.commit_transaction(LIMIT).expect("it is committed");
         wait_until_nothing_lags(&group, &mut worker);

@@ -75,8 +75,8 @@ fn one_of_two_processes_with_a_copied_state_directory_stops() {
     stream.check(other);
 }
 
-/// The keys of a warm-up are logged without any output. A process that was frozen in a warm-up, and wakes up after another process owns the
-/// partitions, must not write to the changelog after the new owner.
+/// The keys of a warm-up are logged without any output. A process that was frozen in a warm-up and wakes up after another process owns the
+/// partitions must not write to the changelog after the new owner.
 #[test]
 fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
     for delivery in ["exactly_once", "at_least_once"] {
@@ -93,7 +93,7 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
         worker.drain();
         let mut zombie = stream.setup.start_armed("zombie", &[], warm);
         zombie.wait_for_log("action=Stop", LIMIT);
-        // The successor warms up, too, and continues with new records.
+        // The successor also warms up and continues with new records.
         let mut heir = stream.setup.start("heir");
         stream.produce(records / 2..records - 1_000);
         stream.wait_until_read(records - 1_000, &mut heir);

@@ -1,5 +1,5 @@
 //! Promise: the simulation detects each defect of the list `DEFECTS` within the number of seeds that the list states. The worker once had
-//! these defects, or must never have them.
+//! these defects or must never have them.
 //!
 //! A defect is a branch in the worker, `fault::defect("name")`, that only a simulation can take.
 
@@ -86,7 +86,7 @@ impl Defect {
     }
 }
 
-/// Looks for these defects on all cores. Prints a table, and panics if a defect is not detected.
+/// Looks for these defects on all cores. Prints a table and panics if a defect is not detected.
 fn notice_all(defects: &[&Defect]) {
     expect_panics();
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

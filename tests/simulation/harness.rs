@@ -1,4 +1,4 @@
-//! Code that is shared by the plans on a real broker and the plans in the simulator: records, and their comparison.
+//! Code that is shared by the plans on a real broker and the plans in the simulator: records and their comparison.
 
 #![allow(dead_code, reason = "each harness uses a part of it")]
 

@@ -85,7 +85,7 @@ fn stay_on(core: usize) {
     let _ = sched_setaffinity(None, &cores);
 }
 
-/// Runs the plans of these seeds on all cores. Panics if a plan fails, and shows the first failed plan after shrinking it. Returns the
+/// Runs the plans of these seeds on all cores. Panics if a plan fails and shows the first failed plan after shrinking it. Returns the
 /// number of killed processes.
 fn run_seeds(seeds: &[u64], draw: &(dyn Fn(u64) -> Plan + Sync), defect: Option<&'static str>) -> u64 {
     let (next, kills, failed) = (AtomicUsize::new(0), AtomicU64::new(0), Mutex::new(BTreeMap::new()));

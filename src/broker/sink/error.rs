@@ -9,12 +9,11 @@ use crate::broker::{ClientError, ErrorCode};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// Abort the transaction, and write its records again.
+    /// Abort the transaction and write its records again.
     Abort(String),
-    /// Like `Abort`, but the cause is known: topics have rejected these records, or batches that contain them (see
-    /// [`Refused::is_certain`]).
+    /// Like `Abort`, but the cause is known: topics have rejected these records or batches that contain them (see [`Refused::is_certain`]).
     Refused(Vec<Refused>),
-    /// It is unknown whether the transaction was committed. Create a new sink, and let the group's committed offsets decide.
+    /// It is unknown whether the transaction was committed. Create a new sink and let the group's committed offsets decide.
     Unknown(String),
     /// Like `Unknown`. Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open
     /// for too long.

@@ -1,6 +1,6 @@
 //! The producer of a worker and its transactions.
 //!
-//! Owns the life cycle of a transaction, and maps each failure to a reaction (see [`SinkError`]). Retries calls that can be retried, within
+//! Owns the life cycle of a transaction and maps each failure to a reaction (see [`SinkError`]). Retries calls that can be retried, within
 //! limits. Must never decide what is written.
 
 mod connect;
@@ -150,7 +150,7 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Without transactions, waits until all sent records are written. The worker calls this after it has sent the outputs, and again after
+    /// Without transactions, waits until all sent records are written. The worker calls this after it has sent the outputs and again after
     /// the changelog records. So after a crash, the changelog is never ahead of the outputs, and the offsets are never ahead of either.
     ///
     /// # Errors
@@ -239,7 +239,7 @@ impl<B: Broker> Sink<B> {
     }
 
     /// Commits the sent records together with the input offsets and their metadata. Without transactions, waits until the records are
-    /// written, and then commits the offsets. Calls `meanwhile` only while a transaction waits for the brokers.
+    /// written and then commits the offsets. Calls `meanwhile` only while a transaction waits for the brokers.
     ///
     /// # Errors
     /// Returns the [`SinkError`] that states how to react.
@@ -305,7 +305,7 @@ impl<B: Broker> Sink<B> {
                     format!("cannot write a changelog record {}; set max.message.bytes of that topic to at least 1000000", message(failed))
                 }
                 _ => format!(
-                    "{}; this changelog topic needs cleanup.policy=delete, and must accept the current time as a timestamp",
+                    "{}; this changelog topic needs cleanup.policy=delete and must accept the current time as a timestamp",
                     invalid.message
                 ),
             });
@@ -334,7 +334,7 @@ impl<B: Broker> Sink<B> {
         SinkError::Refused(refused.collect())
     }
 
-    /// Waits until the brokers have accepted all sent records, or a record has failed.
+    /// Waits until the brokers have accepted all sent records or until a record has failed.
     fn flush(&self) -> Result<(), SinkError> {
         let started = runtime::now();
         loop {
@@ -347,7 +347,7 @@ impl<B: Broker> Sink<B> {
                 return Ok(());
             }
             if runtime::since(started) >= self.patience {
-                return Err(SinkError::Unknown(format!("records were not written within {:?}", self.patience)));
+                return Err(SinkError::Unknown(format!("the brokers did not acknowledge all records within {:?}", self.patience)));
             }
         }
     }
@@ -438,8 +438,8 @@ impl<B: Broker> Sink<B> {
     }
 
     fn abort_transaction(&self, patience: Duration) -> Result<(), SinkError> {
-        // librdkafka waits until the purged records are reported, but reports them only when polled. So the call gets a short timeout, and
-        // is repeated with polls in between.
+        // librdkafka waits until the purged records are reported but reports them only when polled. So the call gets a short timeout and is
+        // repeated with polls in between.
         let abort = || self.producer.abort_transaction(FLUSH_INTERVAL).inspect_err(|_| self.take_reports());
         Self::attempt_for(patience, abort).map_err(|error| next(&error))
     }

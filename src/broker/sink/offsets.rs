@@ -1,6 +1,6 @@
 //! Offset commits, split into requests that the group coordinator can store.
 //!
-//! Owns the size of these requests. The coordinator writes all offsets of a request as one record batch, and rejects the request if the
+//! Owns the size of these requests. The coordinator writes all offsets of a request as one record batch and rejects the request if the
 //! batch exceeds `max.message.bytes` of `__consumer_offsets` (1 MiB by default). Must never create an empty request.
 
 use super::error::next;

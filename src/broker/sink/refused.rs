@@ -36,7 +36,7 @@ pub(super) fn invalid(failed: &DeliveryFailure) -> Option<Invalid> {
 
 pub(super) fn oversize(topic: &str, bytes: usize) -> Invalid {
     let message = format!(
-        "the record has {bytes} bytes without its headers, and is larger than topic {topic:?} accepts; raise max.message.bytes of that topic"
+        "the record has {bytes} bytes without its headers and is larger than topic {topic:?} accepts; raise max.message.bytes of that topic"
     );
     Invalid { reason: Reason::Oversize, message }
 }

@@ -26,7 +26,7 @@ fn a_reset_of_the_groups_offsets_is_detected() {
     assert_eq!(step(&put(20, 4, 8)), Outcome::SetBack);
 }
 
-/// Another owner had an older checkpoint when the changelog was recreated, and logs the records that its checkpoint lacks.
+/// Another owner had an older checkpoint when the changelog was recreated and logs the records that its checkpoint lacks.
 #[test]
 fn a_warm_up_is_not_a_reset() {
     let mut dedup = Dedup::new(window());

@@ -77,7 +77,7 @@ proptest! {
         prop_assert!(followed_state == live_state);
     }
 
-    /// The worker restores the state up to the offset that the group was reset to, and logs from there. Every later reader gets the same
+    /// The worker restores the state up to the offset that the group was reset to and logs from there. Every later reader gets the same
     /// state.
     #[test]
     fn a_log_of_a_group_whose_offsets_were_reset_makes_the_same_state(

@@ -1,7 +1,7 @@
 //! Claims of workers on checkpoints.
 //!
 //! Owns the order of the claims. The workers of a process share one store, and a worker that has lost a partition may not know about the
-//! loss yet. Such a worker must never replace the next owner's checkpoint, or mix its own pages into that checkpoint.
+//! loss yet. Such a worker must never replace the next owner's checkpoint or mix its own pages into that checkpoint.
 
 use super::Store;
 use crate::checkpoint::PartitionId;

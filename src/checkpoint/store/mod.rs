@@ -1,6 +1,6 @@
 //! The RocksDB store of a state directory.
 //!
-//! Owns the open database, and moves it aside if it is corrupt. The empty database that replaces it must never answer lookups for states
+//! Owns the open database and moves it aside if it is corrupt. The empty database that replaces it must never answer lookups for states
 //! that were in the corrupt database.
 
 mod claim;
@@ -59,7 +59,7 @@ pub struct Store {
 struct Opened {
     /// `None` if the database could not be opened.
     db: Option<Database>,
-    /// True if a write has failed. The database can still be read, but must be reopened before the next write.
+    /// True if a write has failed. The database can still be read but must be reopened before the next write.
     failed: bool,
     /// The number of quarantines. Each quarantine replaces the database with an empty one.
     epoch: u64,
@@ -79,7 +79,7 @@ fn place(dir: &Path) -> Option<(u64, u64)> {
 }
 
 impl Store {
-    /// Opens the directory, and creates it if it is missing. Quarantines a corrupt store.
+    /// Opens the directory and creates it if it is missing. Quarantines a corrupt store.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be read or written, is in use, or has a different format.
@@ -97,7 +97,7 @@ impl Store {
         Self { memory: Some(disk.clone()), batch_bytes: u64::MAX, ..Self::new(Path::new("memory")) }.with_db()
     }
 
-    /// Opens the database. Quarantines a corrupt database, and opens an empty one.
+    /// Opens the database. Quarantines a corrupt database and opens an empty one.
     fn with_db(self) -> Result<Self, Error> {
         let db = match self.open_db() {
             Err(Error::Corrupt { what, .. }) => {
@@ -115,7 +115,7 @@ impl Store {
     /// Opens the directory read-only. This also works while a worker uses the directory, but later writes of the worker are not visible.
     ///
     /// # Errors
-    /// Returns an error if the directory contains no state, or cannot be read.
+    /// Returns an error if the directory contains no state or cannot be read.
     pub fn open_to_read(dir: &Path) -> Result<Self, Error> {
         let store = Self::new(dir);
         let what = if dir.is_dir() { "the directory contains no state" } else { "the directory does not exist" };
@@ -227,11 +227,11 @@ impl Store {
         let now = runtime::wall_clock();
         let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
         fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
-        tracing::error!(reason = what, quarantined = %aside.display(), "the stored state is corrupt or was replaced; the worker moved it aside, and continues without it");
+        tracing::error!(reason = what, quarantined = %aside.display(), "the stored state is corrupt or was replaced; the worker moved it aside and continues without it");
         Ok(())
     }
 
-    /// Moves the store aside for manual inspection, and creates an empty one.
+    /// Moves the store aside for manual inspection and creates an empty one.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be written.

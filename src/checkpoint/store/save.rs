@@ -1,6 +1,6 @@
 //! Writes a checkpoint atomically: the metadata, the changes, and the deletions.
 //!
-//! Must never leave a partial checkpoint in the store, or delete data of another partition.
+//! Must never leave a partial checkpoint in the store or delete data of another partition.
 
 use super::{CHANGE_BYTES, Claim, Saved, Store};
 use crate::checkpoint::codec::{
@@ -20,7 +20,7 @@ type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
 impl Store {
     /// Stores a partition's state as of the offsets in `metadata`. Writes only the changes since `saved` if possible, or else everything.
     ///
-    /// Returns `saved` for the next call, and the number of bytes written.
+    /// Returns `saved` for the next call and the number of bytes written.
     ///
     /// # Errors
     /// Returns [`Error::Superseded`] if there is a newer claim, and other errors if the checkpoint cannot be written. After any error, the
@@ -80,7 +80,7 @@ impl Store {
         fault::step("checkpoint.written").map_err(store_error)?;
         state.mark_clean();
         fault::point("checkpoint.clean");
-        // After a full checkpoint, the new files lie in the same ranges, and must not be deleted with the old files.
+        // After a full checkpoint, the new files lie in the same ranges and must not be deleted with the old files.
         if is_added {
             drop_files(db, &gone_pages.iter().chain(&gone_fingerprints).collect::<Vec<_>>());
         }
@@ -92,7 +92,7 @@ impl Store {
         Ok(self.metadata(db, id)?.map(|stored| expired(id, &stored.state, now)).unwrap_or_default())
     }
 
-    /// Prepares a full checkpoint: marks all pages as changed, and returns the ranges of all stored pages and fingerprints. Fails if the
+    /// Prepares a full checkpoint: marks all pages as changed and returns the ranges of all stored pages and fingerprints. Fails if the
     /// state has fingerprints that only a replaced store contained.
     fn replaced(&self, id: &PartitionId, state: &mut Dedup) -> Result<(Ranges, Ranges), Error> {
         if state.exact().is_some_and(Exact::is_stored) {

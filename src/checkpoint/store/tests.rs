@@ -152,7 +152,7 @@ fn an_interrupted_checkpoint_leaves_the_previous_one() {
     kept.state.judge(Fingerprint(1 << 100), Some(5), i64::MAX).unwrap();
     kept.save(rules, 7);
     let before = contents(&kept.store);
-    // The leftovers of a killed process: complete files, and a truncated one.
+    // The leftovers of a killed process: complete files and a truncated one.
     let dir = kept.store.drafts().join("left");
     fs::create_dir_all(&dir).unwrap();
     let mut draft = Draft::in_files(dir.clone());

@@ -32,7 +32,7 @@ pub struct Pattern {
     topic: Topic,
 }
 
-/// A topic that matches a pattern, but is not read.
+/// A topic that matches a pattern but is not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LeftOut {
     /// The topic.
@@ -43,7 +43,7 @@ pub struct LeftOut {
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "topic {:?} matches a pattern, but is not read: {}", self.topic, self.reason)
+        write!(f, "topic {:?} matches a pattern but is not read: {}", self.topic, self.reason)
     }
 }
 
@@ -173,7 +173,7 @@ impl Config {
         let matched: Vec<_> = names.iter().map(topics).filter(|topics| !topics.is_empty()).collect();
         if matched.len() > MATCHED_MAX {
             return Err(format!(
-                "{} topics match the patterns in `input`, and the maximum is {MATCHED_MAX}; use patterns that match fewer topics, and read the others with a second configuration that has its own group_id",
+                "{} topics match the patterns in `input`, and the maximum is {MATCHED_MAX}; use patterns that match fewer topics and read the others with a second configuration that has its own group_id",
                 matched.len()
             ));
         }

@@ -101,7 +101,7 @@ fn a_matching_topic_that_cannot_be_read_is_left_out_alone() {
         "topics[0].space: another topic has the space \"taken\"; set `space` to a name such as \"NAME-{input}\"".to_owned(),
     ];
     let names = ["a", "a b", &long, "taken"];
-    let expected = names.iter().zip(reasons).map(|(name, reason)| format!("topic {name:?} matches a pattern, but is not read: {reason}"));
+    let expected = names.iter().zip(reasons).map(|(name, reason)| format!("topic {name:?} matches a pattern but is not read: {reason}"));
     assert_eq!(left_out, expected.collect::<Vec<_>>());
 }
 

@@ -1,4 +1,4 @@
-//! Tests of entries with several inputs, and of inputs with several entries.
+//! Tests of entries with several inputs and of inputs with several entries.
 
 use super::{MINIMAL, load};
 use crate::config::Config;
@@ -131,7 +131,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
     assert!(load_all(&many[..8]).is_ok());
     assert_eq!(
         load_all(&many).unwrap_err(),
-        "x.toml: topics[8].input: \"in\" already has 8 entries, and cannot have more; combine some of them"
+        "x.toml: topics[8].input: \"in\" already has 8 entries and cannot have more; combine some of them"
     );
     // The lists of inputs of two entries may overlap.
     let lists = [

@@ -1,4 +1,4 @@
-//! Tests of valid configurations, and of the error messages for invalid configurations.
+//! Tests of valid configurations and of the error messages for invalid configurations.
 
 mod contradictions;
 mod entries;

@@ -46,7 +46,7 @@ fn properties_are_recognized_by_all_their_names() {
         ("metadata.broker.list", "use kafka.bootstrap_servers"),
         (
             "group.protocol",
-            "remove it: unseen uses the classic protocol, and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol",
+            "remove it: unseen uses the classic protocol and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol",
         ),
     ] {
         let expected = format!("x.toml: kafka.properties.{name}: unseen sets this property itself; {first}");

@@ -1,4 +1,4 @@
-//! Tests of secrets, which must be text, and which neither errors nor debug output show.
+//! Tests of secrets. They must be text, and neither errors nor debug output show them.
 
 use super::{MINIMAL, load, load_as, refused};
 use crate::config::schema;

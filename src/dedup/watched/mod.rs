@@ -2,7 +2,7 @@
 //!
 //! This module owns the watched keys: a sample of the keys that were emitted and are not forgotten yet, stored exactly. Fingerprints
 //! determine which keys belong to the sample, so every group member, restart, and replay watches the same keys. If a key that belongs to
-//! the sample is dropped, but is not among the watched keys, the drop is a false positive. The module must never change a verdict.
+//! the sample is dropped but is not among the watched keys, the drop is a false positive. The module must never change a verdict.
 
 use crate::filter::Slice;
 use crate::key::Fingerprint;
@@ -11,15 +11,15 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Planned maximum number of watched keys of a small filter at capacity. If a filter remembers fewer keys, all of them are watched.
 const KEYS_MIN: u64 = 1 << 10;
-/// Planned maximum number of watched keys of a large filter at capacity. A watched key takes 33 bytes of a hash table that may be half
+/// Planned maximum number of watched keys of a large filter at capacity. A watched key uses 33 bytes of a hash table that may be half
 /// empty.
 const KEYS_MAX: u64 = 1 << 14;
-/// If a filter remembers between `KEYS_MIN * SHARE` and `KEYS_MAX * SHARE` keys at capacity, one key in `SHARE` belongs to the sample.
+/// The ratio of all keys to sampled keys, for a filter that remembers between `KEYS_MIN * SHARE` and `KEYS_MAX * SHARE` keys at capacity.
 const SHARE: u64 = 64;
-/// If a filter is overfull, the number of watched keys may exceed the planned number by this factor. Above that, the sampled share of keys
-/// is halved.
+/// The factor by which the number of watched keys of an overfull filter may exceed the planned number. Above that, the sampled share of
+/// keys is halved.
 const OVERFULL: u64 = 4;
-/// If the number of watched keys is less than one in `SPARSE` of the maximum, a share that was halved is doubled again.
+/// The ratio of the maximum to the current number of watched keys above which a halved share of keys is doubled again.
 const SPARSE: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +77,8 @@ pub struct WatchedKeys {
     halvings: u32,
     /// The minimum to which `halvings` may return after a burst.
     least: u32,
-    /// Set while the share is being doubled: the clock since which the sample watches twice the share. The additional keys count only after
-    /// all keys that were emitted before that clock have expired, because the sample lacks some of the earlier keys.
+    /// Set while the share is being doubled: the clock at which the sample started to watch twice the share. The additional keys count only
+    /// after all keys that were emitted before that clock have expired, because the sample lacks some of the earlier keys.
     doubled: Option<Slice>,
     keys_max: u64,
     /// A key is forgotten when more than this number of ticks of the expiry clock have passed.
@@ -112,7 +112,7 @@ impl WatchedKeys {
         name.leading_zeros() >= self.halvings
     }
 
-    /// Advances the clock, and forgets expired keys. Starts to double the share again if few keys are left after a burst.
+    /// Advances the clock and forgets expired keys. Starts to double the share again if few keys are left after a burst.
     fn advance(&mut self, clock: Option<Slice>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
@@ -161,8 +161,8 @@ impl WatchedKeys {
         }
     }
 
-    /// Records that a key is inserted from a changelog, or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key
-    /// that the sample lacks was emitted before the start of a trimmed changelog, and is watched from now on.
+    /// Records that a key is inserted from a changelog or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key
+    /// that the sample lacks was emitted before the start of a trimmed changelog and is watched from now on.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
@@ -178,7 +178,7 @@ impl WatchedKeys {
         }
     }
 
-    /// Watches a key. If there are then too many keys, halves the sampled share, and forgets the keys that no longer belong to the sample.
+    /// Watches a key. If there are then too many keys, halves the sampled share and forgets the keys that no longer belong to the sample.
     fn watch(&mut self, name: u64, watched: WatchedKey) {
         self.keys.insert(name, watched);
         if self.keys.len() as u64 > self.keys_max {

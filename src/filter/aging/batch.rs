@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Maximum number of keys per batch. The results of more keys, and the cache lines that they need next, would not fit into the L1 cache.
 pub(super) const BATCH_MAX: usize = 64;
 
-/// Keys that the caller will look up soon, with precomputed results. Checking all keys against one layer, and then all keys against the
-/// next layer, is much faster than checking key by key. The caller may look up the keys in any order, but batch order is the fastest.
+/// Keys that the caller will look up soon, with precomputed results. Checking all keys against one layer and then all keys against the next
+/// layer is much faster than checking key by key. The caller may look up the keys in any order, but batch order is the fastest.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
@@ -88,7 +88,7 @@ impl Batch {
     }
 }
 
-/// Looks up all keys in all layers except the open one, and computes their masks for the open layer. The open layer is the newest layer of
+/// Looks up all keys in all layers except the open one and computes their masks for the open layer. The open layer is the newest layer of
 /// the current slice, into which keys are inserted. It is the last of `layers` if `is_open` is true. The results are valid for the current
 /// version of the layers.
 ///

@@ -8,7 +8,7 @@ use crate::filter::sizing::{BITS_PER_KEY_MAX, K_MAX, shape_rate};
 use crate::filter::{Part, Slice, SliceUsage, Usage};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of blocks in a stored layer. They take 256 GiB, more than any filter needs.
+/// Maximum number of blocks in a stored layer. They use 256 GiB, more than any filter needs.
 const BLOCKS_MAX: u64 = 1 << 32;
 
 const BLOCKS_PER_KEY_MAX: u64 = 2;
@@ -75,7 +75,7 @@ impl kind::Metadata for Metadata {
 pub struct GenerationMetadata {
     /// Number of the slice whose keys the generation contains.
     pub slice: Slice,
-    /// The first layer, and the layers chained to it.
+    /// The first layer and the layers chained to it.
     pub layers: Vec<LayerMetadata>,
 }
 
@@ -93,7 +93,7 @@ pub struct LayerMetadata {
     pub capacity: u64,
     /// Number of keys inserted, counting repeated insertions.
     pub keys: u64,
-    /// Number of pages that contain data, and are therefore stored.
+    /// Number of pages that contain data and are therefore stored.
     pub pages: u64,
 }
 

@@ -3,7 +3,7 @@
 //! A window is divided into `slices`. The filter keeps at most `slices + 1` generations, each with its own Bloom filters, so a key stays
 //! seen for at least `window` and at most `window * (1 + 1/slices)`. With one slice, this is the classic pair of a young and an old filter
 //! (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010). Keys are inserted only into the newest generation, the open one. The filter
-//! may report an absent key as seen, but must never forget a key within its window, unless the configuration allows that at `max_memory`.
+//! may report an absent key as seen but must never forget a key within its window, unless the configuration allows that at `max_memory`.
 
 mod batch;
 mod metadata;
@@ -113,7 +113,7 @@ impl Aging {
         self.generations.last().filter(|newest| newest.slice == self.current())
     }
 
-    /// The newest layer of the open generation, which is the only layer into which keys are inserted.
+    /// The newest layer of the open generation. Keys are inserted only into this layer.
     fn last(&self) -> Option<&Layer> {
         self.open().and_then(|open| open.layers.last())
     }
@@ -158,7 +158,7 @@ impl Aging {
         self.open().map_or(0, Generation::keys)
     }
 
-    /// Starts `slice`, and drops generations that have left the window. The first insertion opens the generation of `slice`.
+    /// Starts `slice` and drops generations that have left the window. The first insertion opens the generation of `slice`.
     fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
             // Keys inserted before any time was known belong to the slice of the first known time. Pages are stored by slice, so their
@@ -180,8 +180,8 @@ impl Aging {
         self.room = 0;
     }
 
-    /// Ensures that the newest layer accepts keys, and computes how many. If `max_memory` allows no further layer, the newest layer
-    /// accepts any number of keys, even if it is full.
+    /// Ensures that the newest layer accepts keys and computes how many. If `max_memory` allows no further layer, the newest layer accepts
+    /// any number of keys, even if it is full.
     fn find_room(&mut self) -> Result<(), CapacityError> {
         let slice_keys = match self.window {
             Window::Time { .. } => u64::MAX,
@@ -230,7 +230,7 @@ impl Aging {
     }
 
     /// Returns the capacity and layout of the first layer of a generation that is about to open. The capacity is the one from the changelog
-    /// (`replay_info`), or follows from the number of keys in the previous generations. If `max_memory` does not allow a layer that is
+    /// (`replay_info`) or follows from the number of keys in the previous generations. If `max_memory` does not allow a layer that is
     /// larger than configured, the layer has the configured size.
     fn first_size(&self) -> (u64, BloomLayout) {
         let held = self.generations.iter().map(Generation::keys);
@@ -244,7 +244,7 @@ impl Aging {
         if capacity <= self.sizing.capacity || self.fits(sizing.layout.bytes()) { sizing.size(0) } else { self.sizing.size(0) }
     }
 
-    /// True if `max_memory` allows the generation that is open, or about to open, to take this many more bytes. If generations cannot be
+    /// True if `max_memory` allows the generation that is open or about to open to use this many more bytes. If generations cannot be
     /// evicted, also reserves at least the configured size for every other generation of the window, including those that do not exist yet.
     fn fits(&self, bytes: u64) -> bool {
         let Some(most) = self.sizing.growth.max_bytes else { return true };
@@ -376,7 +376,7 @@ impl Filter for Aging {
     }
 
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
-        // A false positive is harmless here: the key's bits are set, and stay set as long as the generation exists.
+        // A false positive is harmless here: the key's bits are set and stay set as long as the generation exists.
         let there = self.open().is_some_and(|open| open.contains(fingerprint));
         if !there {
             self.insert(fingerprint)?;

@@ -1,11 +1,11 @@
 //! A cuckoo filter with a generation tag in each slot: the filter that can delete keys.
 //!
-//! One table holds the keys of all slices. A slot has a fingerprint, and a tag for the slice into which the key was inserted. Compared with
+//! One table holds the keys of all slices. A slot has a fingerprint and a tag for the slice into which the key was inserted. Compared with
 //! the queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs about two cache misses per table and
-//! lookup regardless of the number of slices, and supports [`Filter::remove`]. But each start of a slice takes a pass over the table (a few
+//! lookup regardless of the number of slices, and supports [`Filter::remove`]. But each start of a slice needs a pass over the table (a few
 //! nanoseconds per slot), and changes are spread over all pages, so every checkpoint stores most pages. The filter may report an absent key
-//! as seen, but must never report an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an
-//! absent key may remove a different key.
+//! as seen but must never report an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an absent
+//! key may remove a different key.
 //!
 //! There are `slices + 1` tags, one per generation. Before a slice starts, a pass over the table removes every key whose tag is about to
 //! be reused, no matter how far time has jumped. A tag therefore always stands for exactly one slice of the window.
@@ -46,7 +46,7 @@ struct Layer {
     table: Table<SLOTS>,
 }
 
-/// A filter that remembers keys for a window, and can delete single keys.
+/// A filter that remembers keys for a window and can delete single keys.
 #[derive(Debug)]
 pub struct Cuckoo {
     window: Window,
@@ -103,7 +103,7 @@ impl Cuckoo {
         self.copies(fingerprint).count() >= 2 * SLOTS || self.layers.iter().any(full)
     }
 
-    /// Inserts a copy of a key into the first layer that has room, or into a new layer. If the key is saturated, renews its oldest copy
+    /// Inserts a copy of a key into the first layer that has room or into a new layer. If the key is saturated, renews its oldest copy
     /// instead.
     fn store(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         if let Some(oldest) = self.oldest(fingerprint).filter(|_| self.is_saturated(fingerprint)) {
@@ -158,7 +158,7 @@ impl Cuckoo {
         }
     }
 
-    /// Starts a slice, and removes keys that have left the window. Empty layers are dropped, except the first, which would be needed again
+    /// Starts a slice and removes keys that have left the window. Empty layers are dropped, except the first, which would be needed again
     /// immediately.
     fn rotate(&mut self, slice: Slice) {
         // Keys inserted before any time was known belong to the slice of the first known time. Their tag stands for that slice from now
@@ -178,7 +178,7 @@ impl Cuckoo {
     }
 
     /// Creates the filter that metadata describes, with its slots still empty. [`Filter::read_page`] fills them in. Tables that were
-    /// created for a different sizing accept no more keys, and are dropped when their keys have expired.
+    /// created for a different sizing accept no more keys and are dropped when their keys have expired.
     ///
     /// # Errors
     /// Returns [`MetadataError`] if the metadata does not match this window, if a size is impossible, or if there is not enough memory.
@@ -271,7 +271,7 @@ impl Filter for Cuckoo {
         Ok(true)
     }
 
-    /// Removes one copy of a key, and leaves the other copies as if the oldest copy had been removed. **For a key that was never inserted,
+    /// Removes one copy of a key and leaves the other copies as if the oldest copy had been removed. **For a key that was never inserted,
     /// this may remove a copy of a different key**, with the probability of a false positive, and the different key is then forgotten
     /// within its window. To prevent this, first ask an exact store whether the key was inserted.
     fn remove(&mut self, fingerprint: Fingerprint) -> bool {
@@ -299,7 +299,7 @@ impl Filter for Cuckoo {
 
     fn resume(&mut self, slice: Slice, _replay_info: Option<u64>) {
         let Window::Keys { slice_keys, .. } = self.window else { return };
-        // If the current slice is full, the next key starts the next slice. Do not start it here, because that key may be a renewal, and
+        // If the current slice is full, the next key starts the next slice. Do not start it here, because that key may be a renewal and
         // must not expire before it is renewed.
         let ends = self.open_keys >= slice_keys;
         if self.slice.is_none_or(|current| slice > current && slice.abs_diff(current) > u64::from(ends)) {
@@ -428,7 +428,7 @@ pub struct LayerMetadata {
     pub limit: u64,
     /// Number of filled slots. A key that was inserted several times may fill up to eight.
     pub keys: u64,
-    /// Number of pages that contain data, and are therefore stored.
+    /// Number of pages that contain data and are therefore stored.
     pub pages: u64,
 }
 

@@ -188,7 +188,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// An exact model: for each key, the slices of at most `most` of its copies. The filter must remember every key that a model with four
-/// copies per key remembers, and must not remember a key that a model with all copies has forgotten.
+/// copies per key remembers and must not remember a key that a model with all copies has forgotten.
 struct Model {
     most: usize,
     slices: i64,

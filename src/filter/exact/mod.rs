@@ -2,7 +2,7 @@
 //!
 //! This module tracks which fingerprints belong to which generation. Fingerprints inserted since the last checkpoint are in memory, and all
 //! others are in an [`Archive`]. A generation is forgotten as a whole, so nothing has to search for expired fingerprints. An exact store is
-//! used alone (kind `exact`), or confirms the keys that a filter reports as seen. It must never report a key as seen that was not inserted,
+//! used alone (kind `exact`) or confirms the keys that a filter reports as seen. It must never report a key as seen that was not inserted,
 //! or a key as unseen that was inserted within the window and not deleted. The only exceptions are collisions of two 128-bit hashes and, in
 //! a store with contents, of the low halves of two fingerprints.
 //!
@@ -219,7 +219,7 @@ impl Exact {
         Ok(holders.contains(&true))
     }
 
-    /// Advances stream time to `time`, and forgets keys that have left the window. Has no effect in a window by count, and if `time` is not
+    /// Advances stream time to `time` and forgets keys that have left the window. Has no effect in a window by count, and if `time` is not
     /// in a later slice than the current one.
     pub fn advance(&mut self, time: Timestamp) {
         if let Some(slice) = self.window.slice_at(time)
@@ -307,7 +307,7 @@ impl Exact {
         }
     }
 
-    /// Records that the archive contains all changes, and removes them from memory.
+    /// Records that the archive contains all changes and removes them from memory.
     pub fn mark_clean(&mut self) {
         self.mark_stored();
         for generation in &mut self.generations {

@@ -1,11 +1,10 @@
 //! A stable Bloom filter: forgets keys at random, in memory that never grows.
 //!
-//! The filter consists of cells with a few bits each. An insertion decrements cells at a random position, and then sets the cells of its
-//! key to the maximum (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006). At
-//! some point, the average share of zero cells no longer changes, and neither does the false-positive rate. This is the stable point. The
-//! filter errs in **both** directions: it may report an absent key as seen, and an inserted key as unseen. It is more likely to remember
-//! keys that were inserted recently, but guarantees neither a window nor a number of keys. Only the key that was inserted last is certainly
-//! seen.
+//! The filter consists of cells with a few bits each. An insertion decrements cells at a random position and then sets the cells of its key
+//! to the maximum (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006). At some
+//! point, the average share of zero cells no longer changes, and neither does the false-positive rate. This is the stable point. The filter
+//! errs in **both** directions: it may report an absent key as seen, and an inserted key as unseen. It is more likely to remember keys that
+//! were inserted recently but guarantees neither a window nor a number of keys. Only the key that was inserted last is certainly seen.
 
 mod sizing;
 
@@ -320,7 +319,7 @@ pub struct CellsMetadata {
     pub bytes: u64,
     /// Number of nonzero cells.
     pub filled: u64,
-    /// Number of pages that contain data, and are therefore stored.
+    /// Number of pages that contain data and are therefore stored.
     pub pages: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Computes the layout of a stable Bloom filter, and predicts its rate and memory. Only arithmetic.
+//! Computes the layout of a stable Bloom filter and predicts its rate and memory. Only arithmetic.
 //!
-//! The formulas follow a single cell. An insertion decrements it with probability P/m, and sets it with probability K/m (see
-//! [`CellLayout`]). Different cells are treated as independent, which is nearly true if there are many cells. Tests compare the
-//! predictions with measurements.
+//! The formulas follow a single cell. An insertion decrements it with probability P/m and sets it with probability K/m (see
+//! [`CellLayout`]). Different cells are treated as independent, which is nearly true if there are many cells. Tests compare the predictions
+//! with measurements.
 
 use super::{Metadata, Stable};
 use crate::filter::kind::{self, Demand};
@@ -17,7 +17,7 @@ pub(super) const BYTES_MAX: u64 = 1 << 38;
 /// Unused bytes after the last cell, so that even this cell can be read as part of an eight-byte word.
 const PAD_BYTES: u64 = 8;
 
-/// Layout of the cells, and the effect of an insertion.
+/// Layout of the cells and the effect of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellLayout {
     /// Number of cells, m.
@@ -130,7 +130,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// Creates the distribution for a cell that was just set, and stays zero once it reaches zero.
+    /// Creates the distribution for a cell that was just set and stays zero once it reaches zero.
     fn set(process: CellProcess) -> Self {
         let mut values = [0.0; 15];
         values[process.max - 1] = 1.0;
@@ -145,7 +145,7 @@ impl Cell {
         self.values.iter().sum::<f64>().clamp(0.0, 1.0)
     }
 
-    /// Returns the change of each probability per event. An event moves the cell to the next lower value, or to the maximum.
+    /// Returns the change of each probability per event. An event moves the cell to the next lower value or to the maximum.
     fn slope(&self, values: &[f64; 15]) -> [f64; 15] {
         let CellProcess { max, down, .. } = self.process;
         let may_be_set = if self.mortal { values.iter().sum() } else { 1.0 };
@@ -188,7 +188,7 @@ impl Cell {
 /// Layout and seed, computed once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizing {
-    /// Layout of the cells, and the effect of an insertion.
+    /// Layout of the cells and the effect of an insertion.
     pub layout: CellLayout,
     /// Initial state of the generator that selects the cells to decrement.
     pub seed: u64,
@@ -198,7 +198,7 @@ impl Sizing {
     /// Sizes a filter of `bytes`, at least 64 and at most 256 GiB, for a false-positive rate of at most `rate`, in (0, 1).
     ///
     /// Of all combinations of bits per cell and cells per key, selects the combination with the longest [`Sizing::lifetime`]. P is computed
-    /// by the paper's formula, and rounded up. If no combination meets the rate with this memory, the filter exceeds the rate. See
+    /// by the paper's formula and rounded up. If no combination meets the rate with this memory, the filter exceeds the rate. See
     /// [`Sizing::predict`].
     #[must_use]
     pub fn new(bytes: u64, rate: f64) -> Self {
@@ -226,7 +226,7 @@ impl Sizing {
         self.layout.lifetime()
     }
 
-    /// Predicts the rate and memory after `load` times [`Sizing::lifetime`] insertions. The rate rises until the stable point, and then
+    /// Predicts the rate and memory after `load` times [`Sizing::lifetime`] insertions. The rate rises until the stable point and then
     /// stays constant. If `load` is `f64::INFINITY`, the rate is that of the stable point, by the paper's formula.
     #[must_use]
     pub fn predict(&self, load: f64) -> Prediction {

@@ -132,7 +132,7 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         known.and_then(|partition| partition.log.as_ref()).is_none_or(|known| watermarks.log.as_ref().is_some_and(|log| log != known))
     }
 
-    /// Stops reading all partitions of a space, and drops their states, because they are sized for the previous number of partitions.
+    /// Stops reading all partitions of a space and drops their states, because they are sized for the previous number of partitions.
     fn drop_partitions(&mut self, space: &Space) -> Result<(), Error> {
         for partition in self.partitions.extract_if(.., |partition| std::ptr::eq(partition.space, space)) {
             self.tail.stop(&partition.changelog)?;
@@ -236,7 +236,7 @@ impl<'a> PartitionApplier<'a> {
         self.reading = Reading::Reload;
     }
 
-    /// Publishes the loading progress, and the time up to which the state is current.
+    /// Publishes the loading progress and the time up to which the state is current.
     fn update_progress(&mut self) {
         if matches!(self.reading, Reading::Reload | Reading::Failed) {
             return;

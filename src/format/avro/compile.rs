@@ -54,14 +54,14 @@ const BIG_DECIMAL: Refused = Refused {
     has: "a requested field is a big-decimal, whose scale varies between records",
 };
 const SCALE: Refused = Refused {
-    is: "is a decimal with a scale above 38, and is not supported; use another field",
+    is: "is a decimal with a scale above 38 and is not supported; use another field",
     has: "a requested field is a decimal with a scale above 38",
 };
 const RECORD: Refused = Refused { is: "is a record; use one of its fields", has: "a requested field is a record, not a single value" };
 const ARRAY: Refused = Refused { is: "is an array; use one of its elements", has: "a requested field is an array, not a single value" };
 const MAP: Refused = Refused { is: "is a map; use one of its keys", has: "a requested field is a map, not a single value" };
 
-/// Checks the places at and below a node, and collects the slots of the places that no record can have.
+/// Checks the places at and below a node and collects the slots of the places that no record can have.
 fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking: &mut Vec<usize>) -> Result<(), SchemaError> {
     for slot in &node.slots {
         match ends.get(slot) {
@@ -203,7 +203,8 @@ impl<'s> Compiler<'s> {
         Ok(ops)
     }
 
-    /// Compiles an operation that stores the value for the pointers that end at a node, or rejects the record because of the value's type.
+    /// Compiles an operation that either stores the value for the pointers that end at a node or rejects the record because of the value's
+    /// type.
     fn take(&mut self, schema: &'s Schema, node: &'s Node) -> Op {
         let kind = kind(schema);
         for &slot in &node.slots {
@@ -229,7 +230,7 @@ fn defines(schema: &Schema, name: &str) -> bool {
     schema.name().is_some_and(|own| own.as_ref() == name)
 }
 
-/// Adds an operation. Leaves it out if it skips no bytes, and merges it with the previous operation if both skip a fixed number of bytes.
+/// Adds an operation. Leaves it out if it skips no bytes. Merges it with the previous operation if both skip a fixed number of bytes.
 fn push(ops: &mut Vec<Op>, op: Op) {
     match (ops.last_mut(), &op) {
         (_, Op::Fixed(0)) => {}

@@ -43,7 +43,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// Takes a length, and then this number of bytes.
+    /// Takes a length and then this number of bytes.
     pub fn sized(&mut self, what: &'static str) -> Result<&'a [u8], Malformed> {
         let start = self.at;
         let length = self.long()?;
@@ -92,7 +92,7 @@ impl<'a> Cursor<'a> {
         index.ok_or(Malformed { offset, what })
     }
 
-    /// Takes the head of the next block of an array or a map, or returns `None` at the end.
+    /// Takes the head of the next block of an array or a map or returns `None` at the end.
     pub fn block(&mut self) -> Result<Option<Block>, Malformed> {
         let offset = self.at;
         let count = self.long()?;

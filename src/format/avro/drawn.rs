@@ -84,7 +84,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Generates a type that refers to an earlier record type, but can be null or empty, because records must be finite.
+    /// Generates a type that refers to an earlier record type but can be null or empty, because records must be finite.
     fn recursion(&mut self) -> Json {
         let Some(last) = self.records.len().checked_sub(1) else { return json!("int") };
         let index = last - self.below(last + 1);

@@ -1,7 +1,7 @@
 //! Avro's binary encoding.
 //!
-//! A schema and the places of a key are compiled to a program, which finds the values in a record. Must never build a value,
-//! or trust a length or a count in a record.
+//! A schema and the places of a key are compiled to a program, which finds the values in a record. Must never build a value or trust a
+//! length or a count in a record.
 //!
 //! `parse` parses a schema, `compile` compiles the program, `walk` runs it, `visit` visits everything in a record, and `cursor`
 //! reads numbers, lengths, and blocks.
@@ -59,7 +59,7 @@ enum Op {
     Int,
     /// Skips a number of up to 64 bits.
     Long,
-    /// Skips a length, and a string or bytes of this length.
+    /// Skips a length and a string or bytes of this length.
     Sized,
     /// Skips the index of a symbol of an enum with this number of symbols.
     Index(usize),

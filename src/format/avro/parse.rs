@@ -1,6 +1,6 @@
 //! Parses a schema and its references.
 //!
-//! Combines a schema with its references, and owns the rules for names. Must never depend on places.
+//! Combines a schema with its references and owns the rules for names. Must never depend on places.
 
 use crate::format::{Body, Schema, SchemaError};
 use apache_avro::error::{Details, Error};
@@ -45,8 +45,8 @@ fn json(body: &Body) -> Result<Value, SchemaError> {
     bare(serde_json::from_str(text).map_err(|error| SchemaError(format!("the schema is not JSON: {error}")))?)
 }
 
-/// The kinds of types, and the required attribute of each kind. If a type lacks this attribute, its `type` is the name of a
-/// user-defined type.
+/// The kinds of types and the required attribute of each kind. If a type lacks this attribute, its `type` is the name of a user-defined
+/// type.
 const KINDS: [(&str, &str); 6] =
     [("record", "fields"), ("error", "fields"), ("enum", "symbols"), ("fixed", "size"), ("array", "items"), ("map", "values")];
 
@@ -122,7 +122,7 @@ fn field(json: Value) -> Result<Value, SchemaError> {
     Ok(kept(&mut members, &["name"], [("type", bare(of)?), (ALIASES, aliases)]))
 }
 
-/// Returns an object with those `members` that are in `names`, and with the members in `others`.
+/// Returns an object with those `members` that are in `names` and with the members in `others`.
 fn kept<const N: usize>(members: &mut Map<String, Value>, names: &[&str], others: [(&str, Value); N]) -> Value {
     let kept = names.iter().filter_map(|&name| Some((name, members.remove(name)?)));
     Value::Object(kept.chain(others).map(|(name, value)| (name.to_owned(), value)).collect())
@@ -142,8 +142,8 @@ pub(super) fn is_alias(field: &RecordField, name: &str) -> bool {
     aliases.is_some_and(|aliases| aliases.iter().any(|alias| alias == name))
 }
 
-/// Makes the parser accept all names that are not empty. Avro's Java library, which writes most schemas, allows letters of all
-/// alphabets, and any namespace. The setting applies to the whole process, and only its first value counts.
+/// Makes the parser accept all names that are not empty. Avro's Java library, which writes most schemas, allows letters of all alphabets
+/// and any namespace. The setting applies to the whole process, and only its first value counts.
 pub(super) fn allow_all_names() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

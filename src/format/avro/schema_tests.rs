@@ -30,7 +30,7 @@ fn places_of_types_that_cannot_be_in_a_key_are_rejected() {
     let error = "the whole record is a big-decimal, whose scale varies between records, and is not supported; use another field";
     assert_eq!(refused(big, ""), error);
     let scale = r#"{"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 39}"#;
-    assert_eq!(refused(scale, ""), "the whole record is a decimal with a scale above 38, and is not supported; use another field");
+    assert_eq!(refused(scale, ""), "the whole record is a decimal with a scale above 38 and is not supported; use another field");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Visits everything in a record.
 //!
-//! Must never trust a length or a count in a record, or recurse without limit in a type that contains itself.
+//! Must never trust a length or a count in a record or recurse without limit in a type that contains itself.
 
 use super::compile::kind;
 use super::cursor::Cursor;
@@ -112,7 +112,7 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
             schema => {
                 let value = match kind(schema) {
                     Ok(kind) => scalar(&mut self.cursor, &kind)?,
-                    // A decimal without a fixed scale, or with a scale that is too large.
+                    // A decimal without a fixed scale or with a scale that is too large.
                     Err(_) => Scalar::String(match schema {
                         Schema::Decimal(DecimalSchema { inner: InnerDecimalSchema::Fixed(fixed), .. }) => {
                             self.cursor.take(fixed.size, "the record ends within a decimal")?

@@ -15,7 +15,7 @@ pub(crate) fn missing_field(side: Side, option: Option<&str>, pointer: &str, jso
     dead_end(side, option, pointer, str::from_utf8(json).ok()?)
 }
 
-/// Follows a pointer as far as possible, and explains why it ends there.
+/// Follows a pointer as far as possible and explains why it ends there.
 fn dead_end(side: Side, option: Option<&str>, pointer: &str, json: &str) -> Option<String> {
     let (mut text, mut at) = (json.trim(), String::new());
     for token in pointer.split('/').skip(1) {

@@ -91,7 +91,7 @@ impl Extract for JsonExtractor {
     }
 }
 
-/// Deserializes a value, and descends only along the pointers.
+/// Deserializes a value and descends only along the pointers.
 struct FieldSeed<'w, 'a> {
     node: &'w Node,
     found: &'w mut [Option<Scalar<'a>>],
@@ -176,7 +176,7 @@ impl<'a> Visitor<'a> for FieldSeed<'_, 'a> {
     }
 }
 
-/// Reads the name of a field, and returns the index of the child node with this name, if there is one.
+/// The name of a field, deserialized to the index of the child node with this name, if there is one.
 struct Segment<'w> {
     node: &'w Node,
 }

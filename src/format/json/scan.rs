@@ -1,8 +1,7 @@
 //! Reads a few fields of typical JSON, several times as fast as a full parser.
 //!
-//! The scan either finds the same values as the parser in [`super::JsonExtractor`], or gives up because the text is malformed or
-//! unusual. Must never decide that a record is invalid, or accept a text that is not JSON: the scan validates the syntax of the whole
-//! text.
+//! The scan either finds the same values as the parser in [`super::JsonExtractor`] or gives up because the text is malformed or unusual.
+//! Must never decide that a record is invalid or accept a text that is not JSON: the scan validates the syntax of the whole text.
 //!
 //! Strings are skipped with the marks of [`StructuralBitmap`], without reading their bytes. The position in the text is passed
 //! from step to step instead of being stored, so that it stays in a register.
@@ -36,7 +35,7 @@ const fn digits_first(eight: u64) -> usize {
     others.trailing_zeros() as usize / 8
 }
 
-/// Each step takes the position at which an element starts, and returns the position after it.
+/// Each step takes the position at which an element starts and returns the position after it.
 impl<'a> Scan<'a, '_> {
     pub(super) fn find(&self, root: &Node, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
         let end = self.walk(self.space(0), root, found, 0)?;
@@ -61,7 +60,7 @@ impl<'a> Scan<'a, '_> {
         at
     }
 
-    /// Reads a value at which a pointer ends, or through which a pointer leads.
+    /// Reads a value at which a pointer ends or through which a pointer leads.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
             // The field occurs again, and the last occurrence counts. But the earlier value must be valid as well, and only the parser

@@ -91,7 +91,7 @@ fn padded(text: &[u8]) -> [u8; BLOCK] {
     block
 }
 
-/// Returns the marks of a block, and a number that is zero if all bytes of the block are ASCII.
+/// Returns the marks of a block and a number that is zero if all bytes of the block are ASCII.
 #[inline]
 fn marks(block: &[u8; BLOCK]) -> (u64, u32) {
     let (chunks, _) = block.as_chunks();

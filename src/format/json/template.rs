@@ -1,7 +1,7 @@
 //! Recognizes texts that differ from an earlier text only in their scalars, such as the records of one producer.
 //!
 //! If scalars in a JSON text are replaced by scalars of the same types, the text is still JSON, and its fields are in the same order. So
-//! this module reads only the scalars, and compares all other bytes with the earlier text. Templates are tried before [`super::scan`]. Must
+//! this module reads only the scalars and compares all other bytes with the earlier text. Templates are tried before [`super::scan`]. Must
 //! never learn a template from a text unless [`Scan`] found each requested field in the text exactly once.
 //!
 //! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions.
@@ -336,7 +336,7 @@ mod tests {
             let usual = text.replace('_', "\"\"");
             (0..2 * FIRST_REST).for_each(|_| extractor.find(usual.as_bytes(), &mut buffers, &mut [None]).unwrap());
             assert!(!is_known(&mut buffers, &extractor, &usual));
-            // The first occurrence does not count, but must still be valid.
+            // The last duplicate field wins, but the string in the first one must still be valid.
             let broken = text.replace('_', r#""\ud800""#);
             assert!(extractor.find(broken.as_bytes(), &mut buffers, &mut [None]).is_err(), "{broken}");
         }

@@ -8,7 +8,7 @@ use super::unescape;
 use crate::format::scalar::Scalar;
 use crate::format::{Container, DEPTH_MAX, Unreadable, Visit};
 
-/// Visits a text, or returns `None` if it is not JSON, or has too many nested containers.
+/// Visits a text, or returns `None` if it is not JSON or has too many nested containers.
 pub(super) fn visit(scan: &Scan<'_, '_>, visitor: &mut impl Visit) -> Option<()> {
     let end = value(scan, scan.space(0), visitor, 0)?;
     (scan.space(end) == scan.json.len()).then_some(())
@@ -19,7 +19,7 @@ pub(super) fn refused(json: &[u8]) -> Unreadable {
     serde_json::from_slice::<serde_json::Value>(json).map_or_else(Unreadable::Json, |_| Unreadable::Deep)
 }
 
-/// Visits the value at a position, and returns the position after it.
+/// Visits the value at a position and returns the position after it.
 fn value(scan: &Scan<'_, '_>, at: usize, visitor: &mut impl Visit, depth: usize) -> Option<usize> {
     match scan.byte(at)? {
         b'"' => string(scan, at, |text| visitor.scalar(Scalar::String(text))),

@@ -10,7 +10,7 @@ use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind as Type, MessageDescri
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Returns the tables, and the slots of places that no record can have.
+/// Returns the tables and the slots of places that no record can have.
 pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Plan, Box<[usize]>), SchemaError> {
     let mut compiler = Compiler::default();
     if !places.slots.is_empty() {
@@ -36,7 +36,7 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Compiles the table of a message that pointers lead through, and returns its index.
+    /// Compiles the table of a message that pointers lead through and returns its index.
     fn message(&mut self, message: &MessageDescriptor, nodes: &[&Node]) -> Result<usize, SchemaError> {
         if self.trail.len() > DEPTH_MAX {
             return Err(SchemaError(format!("`{}` has more than {DEPTH_MAX} steps: use a field that is less deep", self.pointer())));

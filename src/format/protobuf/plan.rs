@@ -84,7 +84,7 @@ pub(super) struct Field {
 /// The action for a field.
 #[derive(Clone, Debug)]
 pub(super) enum Shape {
-    /// A member of a oneof that is not requested itself. Clears the other members of the oneof, and ignores the value.
+    /// A member of a oneof that is not requested itself. Clears the other members of the oneof and ignores the value.
     Sibling,
     /// A single value. The last occurrence counts.
     Single(Value),
@@ -148,7 +148,7 @@ pub(super) enum Kind {
     Sfixed64,
     String,
     Bytes,
-    /// An enum, with the symbols at this index.
+    /// An enum, with the value names at this index.
     Enum(usize),
 }
 
@@ -170,19 +170,19 @@ impl Constant {
     }
 }
 
-/// The symbols of an enum by their numbers, in order.
+/// The names of an enum's values by their numbers, in order.
 #[derive(Clone, Debug)]
 pub(super) struct Symbols(Box<[(i32, Box<str>)]>);
 
 impl Symbols {
-    /// Creates an index of declared symbols. If two symbols have the same number, the first one counts.
+    /// Creates an index of declared values. If two values have the same number, the first one counts.
     pub(super) fn new(mut declared: Vec<(i32, Box<str>)>) -> Self {
         declared.sort_by_key(|&(number, _)| number);
         declared.dedup_by_key(|&mut (number, _)| number);
         Self(declared.into())
     }
 
-    /// Returns the symbol of a number, or the number itself if it has no symbol.
+    /// Returns the name of the value with this number, or the number itself if no value has it.
     pub(super) fn scalar(&self, number: i32) -> Scalar<'_> {
         let place = self.0.binary_search_by_key(&number, |&(number, _)| number);
         place.map_or_else(|_| Scalar::Integer(number.into()), |place| Scalar::String(self.0[place].1.as_bytes()))

@@ -1,4 +1,4 @@
-//! Parses and links a schema, and finds the message type of its records.
+//! Parses and links a schema and finds the message type of its records.
 //!
 //! Must never open a file: the imports of a schema are its references, other files of a descriptor set, or well-known files.
 //!
@@ -83,8 +83,8 @@ fn names(own: &FileDescriptor) -> String {
 
 /// Returns the message type for the message indexes of a record.
 ///
-/// Some clients count only the messages that are declared in the file. Other clients also count the messages that the compiler
-/// generates for maps and groups. If the two ways of counting lead to different messages, the indexes are ambiguous, and are rejected.
+/// Some clients count only the messages that are declared in the file. Other clients also count the messages that the compiler generates
+/// for maps and groups. If the two ways of counting lead to different messages, the indexes are ambiguous and are rejected.
 fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescriptor, SchemaError> {
     let wrong = || SchemaError(format!("the schema has no message at the indexes {indexes:?}; it has {}", names(own)));
     let (&first, rest) = indexes.split_first().ok_or_else(wrong)?;
@@ -111,8 +111,8 @@ fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescript
     Ok(message)
 }
 
-/// Adds the files of a schema to `files`: the schema's own file with the name `name`, and the other files of a descriptor set with
-/// their own names.
+/// Adds the files of a schema to `files`: the schema's own file with the name `name` and the other files of a descriptor set with their own
+/// names.
 fn read(body: &Body, name: &str, files: &mut Files) -> Result<(), SchemaError> {
     let own = match body {
         Body::Text(text) if is_base64(text) => {
@@ -169,7 +169,7 @@ fn needed(mut files: Files) -> Result<Files, SchemaError> {
         };
         let mut file = found.ok_or_else(|| {
             let by = if by == OWN { String::new() } else { format!(" by `{by}`") };
-            SchemaError(format!("`{name}` is imported{by}, but is neither a reference nor in a descriptor set"))
+            SchemaError(format!("`{name}` is imported{by} but is neither a reference nor in a descriptor set"))
         })?;
         if needed.len() == FILES_MAX {
             return Err(SchemaError(format!("the schema needs more than {FILES_MAX} files")));
@@ -192,7 +192,7 @@ fn well_known(name: &str) -> Result<Option<FileDescriptorProto>, SchemaError> {
 /// Removes everything from a file that does not affect how records are read.
 fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError> {
     fn reduce_enum(symbols: &mut EnumDescriptorProto) {
-        // The removed options may have allowed several symbols with the same number.
+        // The removed options may have allowed several values with the same number.
         symbols.options = Some(EnumOptions { allow_alias: Some(true), ..EnumOptions::default() });
         symbols.value.iter_mut().for_each(|value| value.options = None);
     }
@@ -225,8 +225,8 @@ fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError>
 
 /// Resolves the names of types.
 fn link(mut files: Files) -> Result<DescriptorPool, SchemaError> {
-    // The linker needs each file after its imports, and does not support circular imports. The linker also does not follow public
-    // imports of public imports, so such indirect imports are added to the imports of each file.
+    // The linker requires imports to come before the files that import them and does not support circular imports. The linker also does not
+    // follow public imports of public imports, so such indirect imports are added to the imports of each file.
     let mut exports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut ordered = Vec::new();
     while !files.is_empty() {

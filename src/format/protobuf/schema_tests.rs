@@ -179,10 +179,10 @@ fn invalid_schemas_are_rejected() {
     assert_eq!(first(schema(text(""), vec![])), "the schema has no message");
     assert_eq!(first(schema(text("QUJD"), vec![])), "the schema is neither a .proto file nor a FileDescriptorProto in base64");
     assert_eq!(first(schema(text("QUJ"), vec![])), "the schema is neither a .proto file nor a FileDescriptorProto in base64");
-    assert_eq!(first(schema(text(ORDER), vec![])), "`user.proto` is imported, but is neither a reference nor in a descriptor set");
+    assert_eq!(first(schema(text(ORDER), vec![])), "`user.proto` is imported but is neither a reference nor in a descriptor set");
     let user = text("import \"nobody.proto\"; message User {}");
     let error = first(schema(text(ORDER), vec![("user.proto", user)]));
-    assert_eq!(error, "`nobody.proto` is imported by `user.proto`, but is neither a reference nor in a descriptor set");
+    assert_eq!(error, "`nobody.proto` is imported by `user.proto` but is neither a reference nor in a descriptor set");
     let error = first(schema(text(ORDER), vec![("user.proto", text("{}"))]));
     assert!(error.starts_with("in its reference `user.proto`, the schema is not a valid .proto file: 1:1"), "{error}");
     let error = first(schema(text("message M { optional Nobody x = 1; }"), vec![]));

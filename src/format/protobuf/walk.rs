@@ -1,4 +1,4 @@
-//! Walks a record once, and finds the values of fields.
+//! Walks a record once and finds the values of fields.
 //!
 //! Owns the rules for fields that occur several times: the last value counts, parts of a message are merged, and a member of a oneof
 //! clears the other members. Must never allocate.
@@ -20,8 +20,8 @@ impl<'f, 'a> Finder<'f, 'a> {
         Self { plan, found, counts: [0; REPEATED_MAX] }
     }
 
-    /// Walks a message up to the end of the reader, or a group up to its end tag. If a message field occurs several times, each
-    /// occurrence is a part of one message, and is walked separately.
+    /// Walks a message up to the end of the reader, or a group up to its end tag. If a message field occurs several times, each occurrence
+    /// is a part of one message and is walked separately.
     pub(super) fn message(&mut self, table: usize, group: Option<u32>, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         self.enter(table);
         let plan = self.plan;
@@ -52,7 +52,7 @@ impl<'f, 'a> Finder<'f, 'a> {
 
     fn field(&mut self, field: &'a Field, number: u32, wire: Wire, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         match field.shape {
-            // A value with another wire type was written with another schema, and is skipped like an unknown field.
+            // A value with another wire type was written with another schema and is skipped like an unknown field.
             Shape::Sibling | Shape::Single(_) | Shape::Map(_) if wire != field.wire => reader.skip(number, wire),
             Shape::Sibling => {
                 self.forget(&field.voids);

@@ -1,6 +1,6 @@
 //! Reads and skips the fields of an encoded message.
 //!
-//! Owns all checks of the encoding. Must never read past the end of a message, or depend on a schema.
+//! Owns all checks of the encoding. Must never read past the end of a message or depend on a schema.
 
 use crate::format::{DEPTH_MAX, Malformed};
 
@@ -29,7 +29,7 @@ fn short(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     (second < 0x80).then(|| (u32::from(first & 0x7f) | u32::from(second) << 7, at + 2))
 }
 
-/// A position in a record, and the end of the current message.
+/// A position in a record and the end of the current message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
     /// The record up to the end of the message, so that offsets count from the start of the record.

@@ -1,6 +1,6 @@
 //! A consumer that returns records in batches.
 //!
-//! Owns the consumer, and a separate queue for the records of its partitions. All other events stay in the consumer's own queue. This
+//! Owns the consumer and a separate queue for the records of its partitions. All other events stay in the consumer's own queue. This
 //! matters most for rebalances: if librdkafka's batch call finds a rebalance in a queue, librdkafka answers the rebalance by itself. Must
 //! never lose a record between the two queues.
 
@@ -49,7 +49,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
     /// Takes over a consumer that has not started reading. Returns `None` if librdkafka has no queue for it.
     pub(in crate::kafka) fn new(mut consumer: LoggedIn<BaseConsumer<C>>) -> Option<Self> {
         let client = consumer.client().native_ptr();
-        // SAFETY: the client is alive. We own both references, and drop them before the consumer.
+        // SAFETY: the client is alive. We own both references and drop them before the consumer.
         let (records, events) =
             unsafe { (Queue::new(rd::rd_kafka_queue_new(client))?, Queue::new(rd::rd_kafka_queue_get_consumer(client))?) };
         let records = Arc::new(records);
@@ -75,7 +75,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
                 continue;
             }
             let name = CString::new(of.topic.as_str()).map_err(|error| error.to_string())?;
-            // SAFETY: the client and the name are alive. We own the reference, and drop it before the consumer.
+            // SAFETY: the client and the name are alive. We own the reference and drop it before the consumer.
             let queue =
                 unsafe { Queue::new(rd::rd_kafka_queue_get_partition(self.consumer.client().native_ptr(), name.as_ptr(), of.partition)) };
             let queue = queue.ok_or_else(|| format!("librdkafka has no queue for {of}"))?;
@@ -135,7 +135,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
         let topic = CString::new(of.topic.as_str()).ok()?;
         let (mut low, mut high) = (-1, -1);
         let client = self.consumer.client().native_ptr();
-        // SAFETY: the client and the name are alive. librdkafka writes both numbers, and keeps no pointer to them.
+        // SAFETY: the client and the name are alive. librdkafka writes both numbers and keeps no pointer to them.
         let answer = unsafe { rd::rd_kafka_get_watermark_offsets(client, topic.as_ptr(), of.partition, &raw mut low, &raw mut high) };
         (answer == rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
     }
@@ -147,7 +147,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
 
 impl<C: ConsumerContext + 'static> Drop for Fetcher<C> {
     fn drop(&mut self) {
-        // The callback holds a reference to the record queue, and would keep the queue alive for longer than the client.
+        // The callback holds a reference to the record queue and would keep the queue alive for longer than the client.
         self.consumer.client_mut().set_nonempty_callback(|| {});
     }
 }
@@ -155,7 +155,7 @@ impl<C: ConsumerContext + 'static> Drop for Fetcher<C> {
 /// A copy of a consumer's group metadata. A producer sends it with the offsets of a transaction, so that brokers can check the membership.
 pub struct GroupMetadata(NonNull<rd::rd_kafka_consumer_group_metadata_t>);
 
-// SAFETY: the copy belongs to no client and no thread, and is only read.
+// SAFETY: the copy belongs to no client and no thread and is only read.
 unsafe impl Send for GroupMetadata {}
 
 impl GroupMetadata {
@@ -167,7 +167,7 @@ impl GroupMetadata {
     /// The generation, if the metadata contains a generation and a member id. If it contains neither, brokers do not check that the writer
     /// is a member.
     pub(in crate::kafka) fn generation(&self) -> Option<i32> {
-        // SAFETY: the metadata is alive, and owns the text.
+        // SAFETY: the metadata is alive and owns the text.
         let (generation, member) = unsafe {
             let member = text(rd::rd_kafka_consumer_group_metadata_member_id(self.0.as_ptr()));
             (rd::rd_kafka_consumer_group_metadata_generation_id(self.0.as_ptr()), member)

@@ -1,6 +1,6 @@
 //! Clients that log in with a bearer token.
 //!
-//! Owns the handover of tokens to librdkafka. librdkafka accepts a token at any time and from any thread, and needs no poll for it, so idle
+//! Owns the handover of tokens to librdkafka. librdkafka accepts a token at any time from any thread and needs no poll for it, so idle
 //! clients get their tokens too. Must never forward librdkafka's messages, because they may contain the token.
 
 use crate::config::OAuth;
@@ -14,7 +14,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The lifetime to report to librdkafka for a token of unknown lifetime, and for a token that has expired by this machine's clock.
+/// The lifetime to report to librdkafka for a token of unknown lifetime and for a token that has expired by this machine's clock.
 /// librdkafka rejects an expired token, but the clock may be wrong, and the broker may still accept the token. librdkafka uses the lifetime
 /// only to decide when to ask for the next token.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);

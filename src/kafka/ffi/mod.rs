@@ -1,4 +1,4 @@
-//! Direct calls of librdkafka, for code that runs for every record, and for functions that rdkafka does not wrap. For every record,
+//! Direct calls of librdkafka, for code that runs for every record and for functions that rdkafka does not wrap. For every record,
 //! rdkafka's wrappers would cost more CPU time than the Kafka client itself.
 //!
 //! Owns the only `unsafe` code of `kafka`, behind safe interfaces. Must never decide how to handle a failure: `source` and `sink` do.
@@ -51,7 +51,7 @@ unsafe fn text<'a>(text: *const c_char) -> std::borrow::Cow<'a, str> {
 /// Converts librdkafka's bytes. A null pointer becomes `None`, like a null key or value in Kafka.
 ///
 /// # Safety
-/// `bytes` is null, or points to `len` bytes that live unchanged as long as `'a`.
+/// `bytes` is null or points to `len` bytes that live unchanged as long as `'a`.
 const unsafe fn bytes<'a>(bytes: *const c_void, len: usize) -> Option<&'a [u8]> {
     if bytes.is_null() {
         return None;

@@ -119,7 +119,7 @@ impl<C: Reports> Producer<C> {
             rd::rd_kafka_conf_interceptor_add_on_new(native.ptr(), c"unseen".as_ptr(), Some(created::<C>), null_mut());
         }
         let client = LoggedIn::new(Client::new(&config, native, RDKafkaType::RD_KAFKA_PRODUCER, context)?, oauth);
-        // SAFETY: the client is alive. We own the reference, and drop it before the client.
+        // SAFETY: the client is alive. We own the reference and drop it before the client.
         let events = unsafe { Queue::new(rd::rd_kafka_queue_get_main(client.native_ptr())) };
         let events = events.ok_or_else(|| KafkaError::ClientCreation("the producer has no queue".to_owned()))?;
         Ok(Self { topics: RefCell::default(), events, client })
@@ -149,7 +149,7 @@ impl<C: Reports> Producer<C> {
             field(V::RD_KAFKA_VTYPE_TIMESTAMP, U { i64_: record.timestamp.native() }),
             field(V::RD_KAFKA_VTYPE_HEADERS, U { headers }),
         ];
-        // The headers are the last field, and are left out if there are none.
+        // The headers are the last field and are left out if there are none.
         let count = fields.len() - usize::from(headers.is_null());
         // SAFETY: the client and the handle are alive. Each tag matches the union field that librdkafka reads for it. The key and the value
         // have the given lengths, and librdkafka copies them. We own the result.
@@ -220,7 +220,7 @@ impl<C: Reports> Producer<C> {
         }
     }
 
-    /// Waits until all records are delivered or failed, and handles events meanwhile. Returns `false` on a timeout.
+    /// Waits until all records are delivered or failed and handles events meanwhile. Returns `false` on a timeout.
     pub(in crate::kafka) fn flush(&self, timeout: Duration) -> bool {
         let began = Instant::now();
         loop {
@@ -238,7 +238,7 @@ impl<C: Reports> Producer<C> {
         }
     }
 
-    /// Gives up all undelivered records, and reports them as failed.
+    /// Gives up all undelivered records and reports them as failed.
     pub(in crate::kafka) fn purge(&self) {
         // SAFETY: the client is alive. The call fails only for unknown flags.
         unsafe { rd::rd_kafka_purge(self.client.native_ptr(), rd::RD_KAFKA_PURGE_F_QUEUE | rd::RD_KAFKA_PURGE_F_INFLIGHT) };
@@ -366,13 +366,13 @@ unsafe extern "C" fn acknowledged<C: Reports>(
     if message.err == none && tag != C::WATCHED {
         return none;
     }
-    // SAFETY: a `Client<C>` sets its context as librdkafka's opaque pointer, and keeps the context until librdkafka's threads have ended.
+    // SAFETY: a `Client<C>` sets its context as librdkafka's opaque pointer and keeps the context until librdkafka's threads have ended.
     // Only shared references to the context exist.
     let context = unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() };
     if message.err == none {
         context.written(&topic_of(message), message.partition, message.offset);
     } else {
-        // SAFETY: the message belongs to a producer. Its text is null, or lives as long as this call.
+        // SAFETY: the message belongs to a producer. Its text is null or lives as long as this call.
         let reason = unsafe { text(rd::rd_kafka_message_produce_errstr(message)) };
         let bytes = message.key_len + message.len;
         context.failed(&Undelivered { tag, topic: &topic_of(message), bytes, code: message.err.into(), reason: &reason });

@@ -46,7 +46,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         // SAFETY: we own the reference, and nobody uses it after this call. If we created the queue, librdkafka discards the events in the
-        // queue, and adds no others.
+        // queue and adds no others.
         unsafe { rd::rd_kafka_queue_destroy(self.ptr()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Normalizes ids: texts that are written differently, but mean the same id, become equal.
+//! Normalizes ids: texts that are written differently but mean the same id become equal.
 //!
 //! Must never make a record invalid: a step that does not apply to a value leaves the value unchanged. A normalized value must not change
 //! when it is normalized again, so that it can be used in a lookup.
@@ -74,7 +74,7 @@ impl fmt::Display for Normalizer {
 pub struct Normalizers(Vec<Normalizer>);
 
 impl Normalizers {
-    /// Sorts the steps, and removes duplicates. All [`Normalizer::Url`] steps become one step with the `drop_query` names of all of them.
+    /// Sorts the steps and removes duplicates. All [`Normalizer::Url`] steps become one step with the `drop_query` names of all of them.
     #[must_use]
     pub fn new(mut steps: Vec<Normalizer>) -> Self {
         let mut dropped: Vec<String> = Vec::new();

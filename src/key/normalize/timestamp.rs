@@ -3,8 +3,8 @@
 
 use crate::record::Timestamp;
 
-/// Converts a timestamp to UTC, and removes trailing zeros from its fraction. Returns `None` if a text is not a timestamp with a zone, or
-/// if its year in UTC is not between 0 and 9999.
+/// Converts a timestamp to UTC and removes trailing zeros from its fraction. Returns `None` if a text is not a timestamp with a zone, or if
+/// its year in UTC is not between 0 and 9999.
 pub(super) fn utc(text: &str) -> Option<String> {
     let (seconds, fraction) = instant(text)?;
     let (year, month, day) = date(seconds.div_euclid(86_400));
@@ -24,8 +24,8 @@ pub(crate) fn instant_ms(text: &str) -> Option<Timestamp> {
     Some(seconds * 1_000 + millis)
 }
 
-/// Returns the seconds since 1970 of a timestamp, and the digits of its fraction of a second without trailing zeros. Returns `None` if
-/// a text is not a timestamp with a zone.
+/// Returns the seconds since 1970 of a timestamp and the digits of its fraction of a second without trailing zeros. Returns `None` if a
+/// text is not a timestamp with a zone.
 fn instant(text: &str) -> Option<(i64, &str)> {
     let bytes = text.as_bytes();
     let number = |at: usize, length: usize| -> Option<i64> {

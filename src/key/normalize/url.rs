@@ -4,7 +4,7 @@ use url::Url;
 
 /// Returns the canonical form of a URL, or `None` if a text is not a URL with a host.
 ///
-/// The parser writes the scheme in lowercase. For schemes such as `http` and `https`, it also writes the host in lowercase and in Punycode,
+/// The parser writes the scheme in lowercase. For schemes such as `http` and `https`, it also writes the host in lowercase and in Punycode
 /// and leaves out a default port. This function leaves out the fragment and the query parameters that `drop_query` names, and sorts the
 /// other parameters by name. Parameters with the same name keep their order, because the order may matter.
 pub(super) fn canonical(text: &str, drop_query: &[String]) -> Option<String> {

@@ -30,8 +30,8 @@ pub(super) struct Known {
     extractor: Result<Extractor, String>,
 }
 
-/// A key or value, and the index of its extractor. If there is an index, the frame of the key or value is removed. If not, the key or value
-/// is not parsed, and may still have its frame.
+/// A key or value and the index of its extractor. If there is an index, the frame of the key or value is removed. If not, the key or value
+/// is not parsed and may still have its frame.
 #[derive(Clone, Copy)]
 pub(super) struct Opened<'a> {
     pub(super) text: Option<&'a [u8]>,
@@ -45,7 +45,7 @@ impl<'a> Opened<'a> {
 }
 
 impl Extractors {
-    /// Removes the frame from a key or value, if the format has frames, and finds or compiles the extractor for its schema.
+    /// If the format has frames, removes the frame from a key or value. Finds or compiles the extractor for its schema.
     pub(super) fn open<'a>(
         &mut self,
         side: Side,

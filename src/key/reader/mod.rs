@@ -1,6 +1,6 @@
 //! Keys and fields of the records of one topic, regardless of their format.
 //!
-//! Must never guess: until the schema of a record arrives, the record has no key, but is not invalid either.
+//! Must never guess: until the schema of a record arrives, the record has no key but is not invalid either.
 //!
 //! Encodings such as gzip, and frames with a schema id, are removed before a key or value is read. So `record` and `content` parts do
 //! not depend on the schema id.
@@ -23,7 +23,7 @@ use std::borrow::Cow;
 pub enum NoKey {
     /// The record has no usable key, content, or time, or a predicate cannot be tested, for this reason.
     Invalid(Box<Invalid>),
-    /// The record needs this schema, which was requested and has not arrived yet.
+    /// The record needs this schema, which was requested but has not arrived yet.
     Awaits(SchemaId),
     /// The record is not deduplicated, because a predicate of `when` does not hold.
     Passes,
@@ -38,7 +38,7 @@ impl From<Box<Invalid>> for NoKey {
 /// The locations of everything in a topic's records that a verdict depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordSpec<'t> {
-    /// The parts of the key, and the hash function.
+    /// The parts of the key and the hash function.
     pub key: &'t KeySpec,
     /// The parts to compare with the previous record of the key, if only changed records are emitted.
     pub content: Option<&'t KeySpec>,
@@ -54,7 +54,7 @@ pub struct RecordSpec<'t> {
 
 #[cfg(feature = "worker")]
 impl<'t> RecordSpec<'t> {
-    /// Returns the key if it is the only part of a record that is read, and keys and values are plain JSON.
+    /// Returns the key if it is the only part of a record that is read and if keys and values are plain JSON.
     pub(crate) fn only_key(&self) -> Option<&'t KeySpec> {
         let reads_more = self.content.is_some() || !self.when.is_empty() || self.retract.is_some() || self.time.is_some();
         (self.formats.is_plain_json() && !reads_more).then_some(self.key)
@@ -434,7 +434,7 @@ impl ValueReader {
         field::text(extractor, opened.text?, &mut self.scratch.buffers).ok()?
     }
 
-    /// Decodes a value, and removes its frame. If the encoding or the frame is invalid, the bytes stay as they are. Returns `None` if the
+    /// Decodes a value and removes its frame. If the encoding or the frame is invalid, the bytes stay as they are. Returns `None` if the
     /// schema of the value was requested and has not arrived yet.
     pub fn open<'a>(
         &'a mut self,

@@ -47,7 +47,7 @@ pub struct Proposal {
     pub time: Option<String>,
     /// Possible keys, best first.
     pub candidates: Vec<Candidate>,
-    /// Reasons why the first candidate is proposed, or why no candidate is proposed.
+    /// Reasons why the first candidate is proposed or why no candidate is proposed.
     pub reasons: Vec<String>,
     /// Number of records without the proposed key. 0 if no key fits.
     pub without_key: u64,
@@ -181,7 +181,7 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
     match evaluated.first() {
         Some(best) if best.fits() => fill(&mut proposal, table, compare, best),
         Some(_) => proposal.reasons.push(
-            "No key fits: every key has duplicates that differ, or that have no other field to compare. If they differ only in a delivery field, such as an attempt number, use --ignore POINTER.".to_owned(),
+            "No key fits: every key has duplicates that differ or that have no other field to compare. If they differ only in a delivery field, such as an attempt number, use --ignore POINTER.".to_owned(),
         ),
         None => proposal.reasons.push(format!("No possible key has duplicates in {} records. Use a longer sample.", table.records)),
     }

@@ -96,7 +96,7 @@ impl SimConsumer {
         self.simulation.call(self.id, Api::ListOffsets, TIMEOUT, |world| world.cluster.leader(of), serve)
     }
 
-    /// Takes up to `records` events from the queue, and adds records, ends, and out-of-range errors to `batch`. After a fetch error, drops
+    /// Takes up to `records` events from the queue and adds records, ends, and out-of-range errors to `batch`. After a fetch error, drops
     /// the events of the partition until the application seeks or assigns it. Returns the number of events that were taken.
     fn take(&self, world: &mut World, batch: &mut Batch<SimRecord>, records: usize) -> usize {
         let (id, mut errored) = (self.id, self.errored.borrow_mut());

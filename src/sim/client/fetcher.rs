@@ -1,4 +1,4 @@
-//! Fetch requests, and the records that are queued for the application (`rdkafka_fetcher.c`).
+//! Fetch requests and the records that are queued for the application (`rdkafka_fetcher.c`).
 
 use super::super::cluster::{Isolation, StoredRecord};
 use super::super::faults::Api;
@@ -192,7 +192,7 @@ impl Fetcher {
         found.map(|position| position.restart(offset, version)).is_some()
     }
 
-    /// Pauses a partition, and discards the records that were fetched but not consumed. After a resume, the client continues after the last
+    /// Pauses a partition and discards the records that were fetched but not consumed. After a resume, the client continues after the last
     /// record that the application received (`rd_kafka_toppar_pause_resume`).
     pub(super) fn pause(&mut self, of: &TopicPartition) {
         self.version += 1;
@@ -304,7 +304,7 @@ impl Fetcher {
                 push(&mut self.queue, Event::Error(offset));
                 false
             }
-            // After any other error, the client requests metadata to find the new leader, and retries.
+            // After any other error, the client requests metadata to find the new leader and retries.
             Err(_) => {
                 position.retry_at = now + millis(100);
                 false

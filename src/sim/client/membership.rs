@@ -18,7 +18,7 @@ const GRACE: Micros = millis(3000);
 /// The state of a member in a rebalance (`rkcg_join_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JoinState {
-    /// Not subscribed, or waiting before the next join.
+    /// Not subscribed or waiting before the next join.
     Idle,
     Joining,
     Syncing,
@@ -258,7 +258,7 @@ impl World {
         });
     }
 
-    /// Rejoins after the coordinator has assigned a new member id, or did not recognize the member or its generation. In the cooperative
+    /// Rejoins after the coordinator has assigned a new member id or did not recognize the member or its generation. In the cooperative
     /// protocol, the member first loses the partitions that it kept (`rd_kafka_cgrp_handle_JoinGroup`, `rd_kafka_cgrp_handle_SyncGroup`).
     fn rejoin_without_id(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client) else { return };

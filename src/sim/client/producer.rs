@@ -1,4 +1,4 @@
-//! The producer: its calls, and librdkafka's state (`rdkafka_txnmgr.c`).
+//! The producer: its calls and librdkafka's state (`rdkafka_txnmgr.c`).
 
 use super::super::cluster::{Header, Pid, StoredRecord};
 

@@ -80,7 +80,7 @@ pub(in crate::sim) struct Log {
     pub(in crate::sim) leader_epoch: i32,
     batches: VecDeque<Batch>,
     producers: BTreeMap<Pid, ProducerState>,
-    /// Transactions whose marker is at or above the high watermark: the first offset of the transaction, and the offset of the marker.
+    /// Transactions whose marker is at or above the high watermark: the first offset of the transaction and the offset of the marker.
     unreplicated: Vec<(Offset, Offset)>,
     epochs: Vec<(i32, Offset)>,
 }
@@ -301,7 +301,7 @@ impl Log {
         self.batches.get(at).map_or(self.leader_epoch, |batch| batch.leader_epoch)
     }
 
-    /// Keeps the last record of each key below the last stable offset, and removes aborted records (`Cleaner.cleanInto`). Offsets do not
+    /// Keeps the last record of each key below the last stable offset and removes aborted records (`Cleaner.cleanInto`). Offsets do not
     /// change, so readers see gaps.
     pub(in crate::sim) fn compact(&mut self) {
         let stable = self.last_stable();

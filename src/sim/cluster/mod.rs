@@ -58,7 +58,7 @@ impl Cluster {
         (1..count).map(|step| (node + step) % count).find(|&other| !self.is_down(other, now)).unwrap_or(node)
     }
 
-    /// The leader of a partition, or broker 0 if the partition does not exist.
+    /// The leader of a partition or broker 0 if the partition does not exist.
     pub(super) fn leader(&self, of: &TopicPartition) -> NodeId {
         self.partition(of).map_or(0, |partition| partition.leader)
     }

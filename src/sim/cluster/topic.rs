@@ -84,7 +84,7 @@ impl Topic {
         Partition { log, leader: number % nodes, lags_until: 0, unsure_until: 0, no_leader_until: 0, former: None }
     }
 
-    /// Validates the records of a batch, and sets their timestamps if the topic has `log_append_time`
+    /// Validates the records of a batch and sets their timestamps if the topic has `log_append_time`
     /// (`LogValidator.validateMessagesAndAssignOffsets`).
     pub(in crate::sim) fn validate(&self, partition: i32, records: &mut [StoredRecord], now: Timestamp) -> Result<(), Code> {
         let options = &self.options;
@@ -141,7 +141,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes a topic, and its committed offsets in all groups (`OffsetMetadataManager.onPartitionsDeleted`).
+    /// Deletes a topic and its committed offsets in all groups (`OffsetMetadataManager.onPartitionsDeleted`).
     pub(in crate::sim) fn delete_topic(&mut self, name: &str) {
         self.topics.remove(name);
         for group in self.groups.values_mut() {

@@ -84,8 +84,8 @@ impl Transactions {
 }
 
 impl World {
-    /// Assigns an id and an epoch to a producer, and fences earlier producers (`handleInitProducerId`). If an earlier producer has an open
-    /// transaction, the coordinator aborts the transaction first, and returns `ConcurrentTransactions`, so the caller must retry. With
+    /// Assigns an id and an epoch to a producer and fences earlier producers (`handleInitProducerId`). If an earlier producer has an open
+    /// transaction, the coordinator aborts the transaction first and returns `ConcurrentTransactions`, so the caller must retry. With
     /// `Faults::fenced_init`, it may return `ProducerFenced` instead.
     pub(in crate::sim) fn init_producer(&mut self, id: &str, timeout: Micros, known: Option<(Pid, i16)>) -> Result<(Pid, i16), Code> {
         let is_fenced = {
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Decides the outcome of a transaction, and schedules its markers (`TransactionMarkerChannelManager`).
+    /// Decides the outcome of a transaction and schedules its markers (`TransactionMarkerChannelManager`).
     fn prepare(&mut self, id: &str, state: TransactionState) {
         let Some(transaction) = self.cluster.transactions.by_id.get_mut(id) else { return };
         transaction.state = state;

@@ -4,7 +4,7 @@ use super::*;
 use crate::broker::ErrorCode;
 use crate::sim::{Api, RequestFault, SimMembership};
 
-/// Begins a transaction, and sends a record to the first partition of `out`.
+/// Begins a transaction and sends a record to the first partition of `out`.
 fn begin(producer: &SimProducer, value: &str) {
     producer.begin_transaction().unwrap();
     send(producer, &at("out", 0), value);

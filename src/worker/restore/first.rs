@@ -1,11 +1,11 @@
 //! The starting offsets of a group that has committed nothing, with `kafka.start = "latest"`.
 //!
-//! Owns the decision about whether the group is new or has lost its offsets. Must never skip records that the group was about to read, or
+//! Owns the decision about whether the group is new or has lost its offsets. Must never skip records that the group was about to read or
 //! let two members commit for one partition.
 //!
 //! A new group starts with all partitions of a topic at once. If each member committed only its own partitions, a member could not
-//! interpret a partition without an offset. Another member may not have started to read the partition yet. Or the partition was added
-//! later, and must be read from its beginning.
+//! interpret a partition without an offset. Another member may not have started to read the partition yet. Or the partition was added later
+//! and must be read from its beginning.
 
 use super::super::BLOCKED_AFTER;
 use super::super::pending_restore::AssignedPartition;
@@ -42,7 +42,7 @@ impl<B: Broker> Worker<B> {
                 }
                 continue;
             }
-            // If partition 0 has no offset although other partitions have one, its owner has not completed the commit, or has left. This
+            // If partition 0 has no offset although other partitions have one, its owner has not completed the commit or has left. This
             // member then waits for the current owner of partition 0.
             if !is_any && self.has_begun(source, topic, all)? {
                 tracing::warn!(
@@ -111,7 +111,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Returns true if there is evidence that the group has read this topic before: a checkpoint, or records in an internal topic. With
+    /// Returns true if there is evidence that the group has read this topic before: a checkpoint or records in an internal topic. With
     /// `repartition`, the checkpoints and the changelog belong to the repartition topic.
     fn has_begun(&self, source: &B::Consumer, topic: TopicId, all: &[AssignedPartition]) -> Result<bool, Error> {
         let of_topic = all.iter().filter(|assigned| self.topics.configured(assigned.topic) == topic);
@@ -135,8 +135,8 @@ impl<B: Broker> Worker<B> {
         Ok(false)
     }
 
-    /// Returns true if an internal topic contains a committed record, or contained one that was deleted. An aborted transaction, such as
-    /// the transaction of a killed seed, leaves offsets but no record.
+    /// Returns true if an internal topic contains a committed record or contained one that was deleted. An aborted transaction, such as the
+    /// transaction of a killed seed, leaves offsets but no record.
     fn has_committed_record(&self, of: &TopicPartition) -> Result<bool, Error> {
         let reader = self.retry_until_answered(|| self.shared.broker.changelog_reader(&self.shared.config))?;
         let asked = runtime::now();

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl<B: Broker> Worker<B> {
-    /// Restores the states of newly assigned partitions, or starts to rebuild them. Returns the offset at which to start reading each
+    /// Restores the states of newly assigned partitions or starts to rebuild them. Returns the offset at which to start reading each
     /// partition.
     pub(super) fn restore(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<Vec<(TopicPartition, Offset)>, Error> {
         let began = runtime::now();
@@ -52,7 +52,7 @@ impl<B: Broker> Worker<B> {
             let mut committed = of_topic_id(partition, id, committed);
             let (mut low, mut high) = self.watermarks(source, partition, committed.offset, began)?;
             while committed.offset.is_some_and(|offset| offset < low) && !fault::defect("outdated_offset_believed") {
-                // Another member may have committed more, and deleted records, since the request for the offset.
+                // Another member may have committed more and deleted records since the request for the offset.
                 let now = self.retry_until_answered(|| source.committed(std::slice::from_ref(partition)))?.into_iter().next();
                 let Some(now) = now.map(|now| of_topic_id(partition, id, now)).filter(|now| now.offset != committed.offset) else { break };
                 committed = now;

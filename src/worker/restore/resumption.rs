@@ -1,4 +1,4 @@
-//! Decides where a partition resumes, and which records its states must read again.
+//! Decides where a partition resumes and which records its states must read again.
 //!
 //! Owns the choice between the group's committed offset, the checkpoints, and the start of the log. Must never resume past the committed
 //! offset.
@@ -14,7 +14,7 @@ use crate::record::{Offset, TopicId};
 use crate::stats::add;
 use std::time::Instant;
 
-/// The offset at which a state resumes, and the end of its warm-up.
+/// The offset at which a state resumes and the end of its warm-up.
 pub(super) struct Resumption {
     pub(super) start: Offset,
     /// The end of the warm-up. If there is no warm-up, this is the offset of the state: `start`, or less if the records in between have
@@ -47,7 +47,7 @@ impl<B: Broker> Worker<B> {
             };
             if is_beyond && !fault::defect("checkpoint_past_offset_used") {
                 tracing::warn!(partition = %assigned.partition, checkpoint = stored, committed = assigned.committed.offset, end = assigned.high,
-                    "the checkpoint is past the group's committed offset, or belongs to an earlier topic with the same name. The offset may have been reset, or the topic recreated. Ignoring the checkpoint");
+                    "the checkpoint is past the group's committed offset or belongs to an earlier topic with the same name. The offset may have been reset, or the topic recreated. Ignoring the checkpoint");
                 let rules = self.topics[rule].rules;
                 if let Some(state) = self.assignment.states.get_mut(&id) {
                     *state = state.emptied(rules);
@@ -78,7 +78,7 @@ impl<B: Broker> Worker<B> {
         Ok(later.is_some_and(|later| later < stored))
     }
 
-    /// Returns true if the group used a rule's key space when it committed the offset. If not, the rule is new, or was removed and added
+    /// Returns true if the group used a rule's key space when it committed the offset. If not, the rule is new or was removed and added
     /// again. The records that its state lacks then belonged to other rules, so their keys must not count as seen.
     fn was_used(&self, rule: TopicId, assigned: &AssignedPartition) -> bool {
         let (times, topic) = (assigned.note().stream_times, &self.topics[rule]);

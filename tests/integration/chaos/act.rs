@@ -27,7 +27,7 @@ impl Stage<'_> {
         let name = self.members[at].name;
         self.story.tell(format_args!("{:?} of {name}", step.fault));
         match &step.fault {
-            // These faults are counted when they happen, because the worker may have exited already, or may never pass the armed point.
+            // These faults are counted when they happen, because the worker may have exited already or may never pass the armed point.
             Fault::Kill | Fault::KillAt(_) | Fault::StopAt { .. } => {}
             fault => self.story.count(fault.name()),
         }

@@ -1,6 +1,6 @@
 //! Promise: any faults in any order result in the same output.
 //!
-//! A seed determines a plan: a configuration (`options`), and faults over a stream that is being produced (`plan`). The plan runs on real
+//! A seed determines a plan: a configuration (`options`) and faults over a stream that is being produced (`plan`). The plan runs on real
 //! processes and a real broker (`stage`, `act`). The records that a `read_committed` consumer sees are compared with the promises of
 //! docs/contributing/promises.md for these options and faults (`table`, `truth`). The answers of a server that runs alongside are compared,
 //! too (`server`). `scripts/chaos` runs any number of plans.
@@ -46,7 +46,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// Carries out a plan, and prints its result in one line.
+    /// Carries out a plan and prints its result in one line.
     fn add(&mut self, plan: &Plan, address: &str, mut own: Option<&mut OwnBroker>) {
         let seed = plan.conditions.seed;
         let dir = dir().join(format!("seed-{seed}"));

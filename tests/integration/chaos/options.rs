@@ -1,4 +1,4 @@
-//! The space of configurations, and the combinations that are not allowed.
+//! The space of configurations and the combinations that are not allowed.
 //!
 //! Each choice is named after its row in docs/contributing/promises.md, which documents the promises.
 
@@ -97,7 +97,7 @@ const OTHER_DIMENSIONS: &[&[&str]] = &[
     &["one entry per input", RULES],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
-/// The event time in a field differs from Kafka's timestamp, and has any unit. Some records have no event time.
+/// The event time in a field differs from Kafka's timestamp and has any unit. Some records have no event time.
 pub const EVENT_TIMES: &str = "event times from a field, optional";
 /// The value is base64 of gzip, and the ids are in a text field that contains JSON.
 pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
@@ -111,7 +111,7 @@ pub const RULE_SLICES: u32 = 2;
 /// The predicates that select the records to deduplicate ([`WHEN`]).
 const SELECTED: &str = "{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }";
 pub const RULE_SPACE: &str = "marked";
-/// The number of dimensions at the end whose choices are derived from the others. Plans are reported by their seeds, and keep all other
+/// The number of dimensions at the end whose choices are derived from the others. Plans are reported by their seeds and keep all other
 /// choices when such a dimension is added.
 const DERIVED: usize = 6;
 
@@ -384,13 +384,13 @@ pub enum Change {
     Slices,
     /// Twice or half the length.
     Window,
-    /// From event times to Kafka's timestamps, or back.
+    /// From event times to Kafka's timestamps or back.
     Time,
-    /// From a `when` condition to none, or back.
+    /// From a `when` condition to none or back.
     When,
-    /// From emitting changed records to emitting first records, or back.
+    /// From emitting changed records to emitting first records or back.
     Emit,
-    /// From two entries of an input to one, or back.
+    /// From two entries of an input to one or back.
     Rules,
 }
 

@@ -1,4 +1,4 @@
-//! A plan, drawn from a seed: a configuration, and faults over a stream.
+//! A plan, drawn from a seed: a configuration and faults over a stream.
 //!
 //! As text, a plan has one line for the configuration and one line per fault, so that a failing plan can be reduced by deleting lines.
 
@@ -64,7 +64,7 @@ pub enum Fault {
     Terminate,
     /// Another process joins the group.
     Join,
-    /// A member is killed or stops gracefully, and does not restart.
+    /// A member is killed or stops gracefully and does not restart.
     Leave { killed: bool },
     /// All members are restarted one by one.
     Roll,
@@ -82,7 +82,7 @@ pub enum Fault {
     State { harm: Harm, killed: bool },
     /// Files cannot grow beyond this size until the limit is lifted or the worker is killed.
     FullDisk { kib: u64, killed: bool },
-    /// All members stop, and start with another configuration.
+    /// All members stop and start with another configuration.
     Change(Change),
     /// Partitions are added to the input.
     AddPartitions,
@@ -96,7 +96,7 @@ pub enum Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trouble {
-    /// SIGKILL, and a restart at the end.
+    /// SIGKILL and a restart at the end.
     Killed,
     /// SIGSTOP, and SIGCONT at the end.
     Stopped,
@@ -106,7 +106,7 @@ pub enum Trouble {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ailment {
-    /// SIGKILL, and a restart at the end.
+    /// SIGKILL and a restart at the end.
     Killed,
     /// SIGSTOP, and SIGCONT at the end.
     Paused,
@@ -226,7 +226,7 @@ impl Step {
         let mut had = BTreeSet::new();
         let mut steps = Vec::new();
         while steps.len() < bounds.faults.div_ceil(2) {
-            // The broker restarts at once, or stays down for less or for more than its session timeout of 4 s.
+            // The broker restarts at once or stays down for less or for more than its session timeout of 4 s.
             let ms = pick(random, &[0, 2_000, 8_000]);
             let (number, worker_too) = (random.below(bounds.brokers), random.below(2) == 0);
             let ail = |ailment, ms| Fault::OneBroker { ailment, number, ms, worker_too };

@@ -27,13 +27,13 @@ const SHORTLY: Duration = Duration::from_millis(20);
 pub struct Server {
     process: Option<Worker>,
     began_ms: i64,
-    /// The address for Redis clients, and the HTTP address.
+    /// The address for Redis clients and the HTTP address.
     addresses: (String, String),
     trouble: Option<(Trouble, Instant)>,
     due: Instant,
     /// The probability that an unseen key is reported as seen.
     rate: f64,
-    /// The queried keys in order, and the HTTP query for them.
+    /// The queried keys in order and the HTTP query for them.
     keys: Vec<Vec<u8>>,
     question: String,
     /// Consumers of committed records and of all records.
@@ -122,7 +122,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends the fault when it is due, and queries the server at intervals. Fails if the server has exited by itself.
+    /// Ends the fault when it is due and queries the server at intervals. Fails if the server has exited by itself.
     pub fn tend_server(&mut self) {
         let Some(server) = &mut self.server else { return };
         if let Some(status) = server.process.as_mut().and_then(Worker::ended) {

@@ -1,4 +1,4 @@
-//! The log of a plan, and counters for the summary.
+//! The log of a plan and counters for the summary.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};

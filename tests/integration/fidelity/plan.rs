@@ -9,7 +9,7 @@ pub struct Who {
     pub is_fenced: bool,
 }
 
-/// A topic by its index in [`Names::TOPICS`], and a partition.
+/// A topic by its index in [`Names::TOPICS`] and a partition.
 #[derive(Clone, Copy, Debug)]
 pub struct To(pub usize, pub i32);
 

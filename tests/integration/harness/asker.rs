@@ -37,7 +37,7 @@ impl Asker {
         let _ = self.stream.read_to_end(bytes);
     }
 
-    /// Sends commands in pipelines of up to 1000, and returns their replies.
+    /// Sends commands in pipelines of up to 1000 and returns their replies.
     pub fn ask_all(&mut self, commands: &[Vec<String>]) -> Vec<Reply> {
         commands
             .chunks(1000)

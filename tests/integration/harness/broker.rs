@@ -206,7 +206,7 @@ impl OwnBroker {
         self.ready[0] = true;
     }
 
-    /// Kills one broker with SIGKILL, and keeps it down until [`OwnBroker::repair`].
+    /// Kills one broker with SIGKILL and keeps it down until [`OwnBroker::repair`].
     pub fn take_down(&mut self, at: usize) {
         self.repair();
         self.unready(at);
@@ -279,7 +279,7 @@ impl OwnBroker {
         consumer.fetch_metadata(None, Duration::from_secs(2)).ok()
     }
 
-    /// Ends the fault of a broker, and waits until all brokers are ready and every partition has all its replicas in sync.
+    /// Ends the fault of a broker and waits until all brokers are ready and every partition has all its replicas in sync.
     pub fn wait_until_whole(&mut self) {
         self.repair();
         wait_until("all replicas are in sync", 2 * PATIENCE, || self.is_whole().then_some(()));

@@ -1,18 +1,18 @@
-//! A proxy that changes requests and answers between clients and a broker, or answers instead of the broker.
+//! A proxy that changes requests and answers between clients and a broker or answers instead of the broker.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::spawn;
 
-/// Sends a request to the broker, and returns the answer. Both are without their size prefix.
+/// Sends a request to the broker and returns the answer. Both are without their size prefix.
 pub type Ask<'a> = dyn FnMut(&[u8]) -> io::Result<Vec<u8>> + 'a;
 
-/// Handles a request, and returns the answer for the client.
+/// Handles a request and returns the answer for the client.
 pub type Exchange = Box<dyn FnMut(Vec<u8>, &mut Ask<'_>) -> io::Result<Vec<u8>> + Send>;
 
-/// Starts a proxy to a broker, and returns its address. `connect` creates the exchange of each connection. The proxy forwards one request
-/// of a connection at a time, and ends with this process.
+/// Starts a proxy to a broker and returns its address. `connect` creates the exchange of each connection. The proxy forwards one request of
+/// a connection at a time and ends with this process.
 pub fn front(target: &str, connect: impl Fn() -> Exchange + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();

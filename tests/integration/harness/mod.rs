@@ -1,6 +1,6 @@
 //! The harness of the integration tests: a real broker, the real binary, and the exact expected output.
 //!
-//! No wait in the harness has a fixed length. Every wait has a condition and a deadline, and fails with a message about the condition.
+//! No wait in the harness has a fixed length. Every wait has a condition and a deadline and fails with a message about the condition.
 
 #![allow(dead_code, unused_imports, reason = "a harness may offer more than today's tests use")]
 

@@ -54,7 +54,7 @@ impl Msk {
             let correlation = &request[4..8];
             match api(&request) {
                 (API_VERSIONS, _) => ask(&request),
-                // The response has no error, and lists one mechanism.
+                // The response has no error and lists one mechanism.
                 (SASL_HANDSHAKE, _) => Ok([correlation, &[0, 0], &1_i32.to_be_bytes(), &string("OAUTHBEARER")].concat()),
                 (SASL_AUTHENTICATE, 1) => {
                     let answer = msk.log_in(&request);
@@ -96,7 +96,7 @@ fn string(text: &str) -> Vec<u8> {
     [&u16::try_from(text.len()).expect("a short text").to_be_bytes(), text.as_bytes()].concat()
 }
 
-/// Verifies a URL, and returns the time at which it was signed.
+/// Verifies a URL and returns the time at which it was signed.
 fn verify(url: &str, secret: &str, now: SystemTime) -> Result<String, String> {
     let host = format!("kafka.{REGION}.amazonaws.com");
     let query = url.strip_prefix(&format!("https://{host}/?")).ok_or("another host")?;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Produces all records in order, and waits for their acknowledgments.
+/// Produces all records in order and waits for their acknowledgments.
 pub fn produce<R: Borrow<TestRecord>>(broker: &str, topic: &str, records: impl IntoIterator<Item = R>) {
     let producer = Idempotent::new(broker);
     for record in records {
@@ -89,7 +89,7 @@ impl Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        // A failed test does not wait for the feed, and must not leave a blocked thread behind.
+        // A failed test does not wait for the feed and must not leave a blocked thread behind.
         self.allow(usize::MAX);
     }
 }

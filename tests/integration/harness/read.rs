@@ -45,7 +45,7 @@ pub fn wait_for_output(
     reader.records
 }
 
-/// A consumer that reads all partitions from the start, and keeps the records.
+/// A consumer that reads all partitions from the start and keeps the records.
 pub struct Reader {
     committed: BaseConsumer,
     uncommitted: BaseConsumer,
@@ -108,7 +108,7 @@ impl Reader {
         Some(stable != self.ends(&self.uncommitted)?)
     }
 
-    /// Waits until no transaction is open, and reads to the end.
+    /// Waits until no transaction is open and reads to the end.
     pub fn read_to_end(&mut self, timeout: Duration) {
         wait_until(&format!("{} has no open transaction", self.topic), timeout, || (!self.has_open_transaction()?).then_some(()));
         // A consumer reports an end only once, so the partitions must be assigned again.

@@ -12,7 +12,7 @@ pub enum Right<'a> {
     ReadGroup(&'a str),
     /// Write on all transactional ids with this prefix.
     WriteTransactions(&'a str),
-    /// Create, read, write, trim, and delete topics with this prefix, and describe their settings.
+    /// Create, read, write, trim, and delete topics with this prefix and describe their settings.
     OwnTopics(&'a str),
 }
 

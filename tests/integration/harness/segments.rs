@@ -1,7 +1,7 @@
 //! Finds transactions without an end in the segments on a broker's disk.
 //!
 //! See "Record Batch" version 2 in Kafka's documentation. A broker without replicas can lose the end of a transaction when it is killed.
-//! The records of the transaction then stay invisible, or become visible with the next transaction of their producer.
+//! The records of the transaction then stay invisible or become visible with the next transaction of their producer.
 
 use std::collections::BTreeMap;
 use std::fs;

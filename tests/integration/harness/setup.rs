@@ -1,4 +1,4 @@
-//! A configuration, and a directory for the files of workers.
+//! A configuration and a directory for the files of workers.
 
 use super::{PATIENCE, Worker, unique, unseen_with};
 use std::fmt::Write;

@@ -24,7 +24,7 @@ pub fn files(state: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Flushes the state, and returns its tables.
+/// Flushes the state and returns its tables.
 pub fn tables(state: &Path) -> Vec<PathBuf> {
     open(state).flush().expect("the state can be written");
     files(state, "sst")

@@ -120,7 +120,7 @@ pub fn committed_offset(broker: &str, group: &str, topic: &str, partition: i32) 
     let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
     let mut partitions = TopicPartitionList::new();
     partitions.add_partition(topic, partition);
-    // A broker that has just created its offsets topic, or has just restarted, does not know the group's offsets yet.
+    // A broker that has just created its offsets topic or has just restarted does not know the group's offsets yet.
     let committed = wait_until("the broker answers", PATIENCE, || consumer.committed_offsets(partitions.clone(), PATIENCE).ok());
     committed.find_partition(topic, partition)?.offset().to_raw().filter(|&offset| offset >= 0)
 }
@@ -137,7 +137,7 @@ fn commit(broker: &str, group: &str, offsets: &TopicPartitionList) {
     wait_until("the group takes the offset", PATIENCE, || consumer.commit(offsets, CommitMode::Sync).ok());
 }
 
-/// Commits another offset on behalf of a group without members, and keeps the offset's metadata.
+/// Commits another offset on behalf of a group without members and keeps the offset's metadata.
 pub fn move_offset(broker: &str, group: &str, topic: &str, partition: i32, offset: i64) {
     let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
     let mut partitions = TopicPartitionList::new();

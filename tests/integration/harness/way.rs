@@ -51,7 +51,7 @@ impl Way {
         lock(&self.shared).target = Some(target.to_owned());
     }
 
-    /// Closes all connections, and accepts no others.
+    /// Closes all connections and accepts no others.
     pub fn cut(&self) {
         let mut shared = lock(&self.shared);
         shared.is_cut = true;
@@ -66,7 +66,7 @@ impl Way {
         lock(&self.shared).width = Some(bytes_a_second);
     }
 
-    /// Holds back the next `EndTxn` request, and closes its connection, so that the client repeats the request.
+    /// Holds back the next `EndTxn` request and closes its connection, so that the client repeats the request.
     pub fn hold_end(&self) {
         lock(&self.shared).holds_end = true;
     }
@@ -75,7 +75,7 @@ impl Way {
         wait_until("an EndTxn request is held", PATIENCE, || lock(&self.shared).held_end.as_ref().map(drop));
     }
 
-    /// Forwards the held request, and returns the broker's error code.
+    /// Forwards the held request and returns the broker's error code.
     pub fn release_end(&self) -> i16 {
         let (target, request) = {
             let mut shared = lock(&self.shared);
@@ -98,7 +98,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Connects a client to the target, or drops the client.
+/// Connects a client to the target or drops the client.
 fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     let mut shared = lock(way);
     let Some(target) = shared.target.as_ref().filter(|_| !shared.is_cut) else { return };

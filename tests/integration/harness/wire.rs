@@ -28,7 +28,7 @@ pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
 }
 
 /// Moves every leader, including those of Kafka's internal topics, and therefore all coordinators: the second replica of each partition
-/// becomes its first replica, and then its leader. Returns `false` if that has not happened yet.
+/// becomes its first replica and then its leader. Returns `false` if that has not happened yet.
 pub fn move_leaders(broker: &str) -> bool {
     let Some(metadata) = metadata(broker, None) else { return false };
     let mut request = header(45, 0);
@@ -79,7 +79,7 @@ fn any(brokers: &str, request: &[u8]) -> Option<Vec<u8>> {
     brokers.split(',').find_map(|broker| ask(broker, request).ok())
 }
 
-/// Sends a request, and returns the response without its size.
+/// Sends a request and returns the response without its size.
 fn ask(broker: &str, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(broker)?;
     stream.set_read_timeout(Some(TIMEOUT))?;

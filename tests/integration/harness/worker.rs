@@ -9,8 +9,8 @@ use std::time::Duration;
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running `unseen run`, or another command that runs until it is stopped. Dropping the value kills the process, and prints the end of
-/// the log if the test has failed.
+/// A running `unseen run`, or another command that runs until it is stopped. Dropping the value kills the process and prints the end of the
+/// log if the test has failed.
 pub struct Worker {
     child: Child,
     /// Kills the worker when the guard's stdin ends, which happens even if the test process is killed.
@@ -144,7 +144,7 @@ impl Worker {
         wait_until("the worker ends", timeout, || self.ended())
     }
 
-    /// Stops the process gracefully, and returns its log.
+    /// Stops the process gracefully and returns its log.
     pub fn drain(mut self) -> String {
         self.sigterm();
         let status = self.wait(END_PATIENCE);
@@ -152,7 +152,7 @@ impl Worker {
         self.log()
     }
 
-    /// Waits until the process exits by itself with this code, and returns its log.
+    /// Waits until the process exits by itself with this code and returns its log.
     pub fn fails(mut self, code: i32) -> String {
         let status = self.wait(END_PATIENCE);
         assert!(status.code() == Some(code), "the worker ended with {status} instead of code {code}");

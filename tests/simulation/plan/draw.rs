@@ -94,7 +94,7 @@ impl Plan {
             plan.steps.retain(|step| !matches!(step.fault, Fault::Change(change) if needs_it(change)));
         }
         if plan.has(&Fault::Change(Change::When)) {
-            // After a change of `emit`, the worker evaluates all records again, and would apply the present condition to those that an
+            // After a change of `emit`, the worker evaluates all records again and would apply the present condition to those that an
             // earlier condition has selected.
             plan.steps.retain(|step| step.fault != Fault::Change(Change::Emit));
         }
@@ -198,8 +198,8 @@ impl Fault {
             Change::Kind => has_changelog && has("refresh = false") && plan.options.filter().keeps_window() && !has(ON_CHANGE),
             Change::Stable => has_changelog && by_keys,
             Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
-            // The verdict on a record depends on the entries, and on their `when`, at the time when the worker first reads the record. So
-            // the test must know which records were read before the change.
+            // The verdict on a record depends on the entries and on their `when` at the time when the worker first reads the record. So the
+            // test must know which records were read before the change.
             Change::When | Change::Rules => has_changelog && plan.options.is_ordered(),
             // All records that were read are evaluated again, with the new `emit`.
             Change::Emit => has_changelog && has(ON_CHANGE) && has("cold_start = \"rebuild\"") && !plan.options.rotates(),

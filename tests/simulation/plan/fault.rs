@@ -23,7 +23,7 @@ pub enum Fault {
         count: u32,
         ms: u64,
     },
-    /// SIGTERM, and a restart.
+    /// SIGTERM and a restart.
     Terminate,
     Join,
     Leave {
@@ -51,7 +51,7 @@ pub enum Fault {
     },
     /// The state directory is deleted under the running process.
     DeleteDisk,
-    /// All processes stop, and start with another configuration.
+    /// All processes stop and start with another configuration.
     Change(Change),
     AddPartitions,
     /// All processes stop, and the group's offsets are deleted.
@@ -96,7 +96,7 @@ pub enum Fault {
     LateEnd {
         ms: u64,
     },
-    /// `kill -9`, and a restart. Without a changelog, the process restarts with its checkpoints from the start of the group. When the
+    /// `kill -9` and a restart. Without a changelog, the process restarts with its checkpoints from the start of the group. When the
     /// process has restored its partitions, all partitions get other leaders, which know only some of the committed records for a moment.
     ElectAfterRestore {
         lag: i64,
@@ -105,12 +105,12 @@ pub enum Fault {
     StepClock {
         ms: i64,
     },
-    /// The server is killed, or frozen for a while.
+    /// The server is killed or frozen for a while.
     Server {
         killed: bool,
         ms: u64,
     },
-    /// Another producer leaves a transaction open in the input for a while, and then aborts it.
+    /// Another producer leaves a transaction open in the input for a while and then aborts it.
     OpenTransaction {
         partition: i32,
         ms: u64,
@@ -174,7 +174,7 @@ impl Fault {
         )
     }
 
-    /// True if the fault changes which records are deduplicated, or which entry deduplicates them.
+    /// True if the fault changes which records are deduplicated or which entry deduplicates them.
     pub(super) const fn changes_conditions(&self) -> bool {
         matches!(self, Self::Change(Change::When | Change::Rules))
     }

@@ -1,4 +1,4 @@
-//! A plan: a configuration, and faults over a stream of records.
+//! A plan: a configuration and faults over a stream of records.
 //!
 //! As text, a plan has one line for the configuration and one line per step.
 

@@ -105,7 +105,7 @@ fn worker_is_killed_at_every_point_of_a_revocation() {
     kill_at_each(DRAINING, &[1], |kill| plan(&[STATIC], [step(60, kill), step(100, Fault::Terminate)]));
 }
 
-/// A topic appears that a pattern matches. The process is killed while it ends its work with the old topics, or starts with the new one.
+/// A topic appears that a pattern matches. The process is killed while it ends its work with the old topics or starts with the new one.
 #[test]
 fn worker_is_killed_at_every_point_of_a_start_with_a_new_topic() {
     // A harmless fault that delays the end of the stream until the process has found the topic.

@@ -68,7 +68,7 @@ fn fail_at(point: &str, time: u32) -> Fault {
     Fault::FailAt(point.to_owned(), time)
 }
 
-/// Carries a plan out, and returns the number of killed processes.
+/// Carries a plan out and returns the number of killed processes.
 fn check(plan: &Plan) -> u64 {
     match run(plan, None) {
         Outcome::Exact { kills } => kills,

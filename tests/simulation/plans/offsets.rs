@@ -47,7 +47,7 @@ fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
     assert!(matches!(run(&plan, Some("early_end_ends_warm_up")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
-/// Another member takes over a truncated partition, and has to warm it up from an old checkpoint. Until the warm-up ends, the member's
+/// Another member takes over a truncated partition and has to warm it up from an old checkpoint. Until the warm-up ends, the member's
 /// stream time is behind the group's. The member must not commit its own stream time, because the next warm-up would not move the window
 /// past that time.
 #[test]

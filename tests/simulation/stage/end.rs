@@ -1,4 +1,4 @@
-//! The end of a plan: waits until the group has read everything, and compares the output with the truth.
+//! The end of a plan: waits until the group has read everything and compares the output with the truth.
 
 use super::members::Member;
 use super::{BEFORE, GROUP, MORE_PARTITIONS, Stage, at};

@@ -132,7 +132,7 @@ impl Stage<'_> {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input");
     }
 
-    /// Aborts a transaction, and expires the input, so that the group's offset is below all remaining records.
+    /// Aborts a transaction and expires the input, so that the group's offset is below all remaining records.
     pub(super) fn expire_input(&mut self) {
         for partition in 0..self.partitions() {
             let (of, read) = (at("in", partition), self.read_whole(partition));
@@ -153,7 +153,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Kills a process, and changes the leaders once it has restored its partitions.
+    /// Kills a process and changes the leaders once it has restored its partitions.
     pub(super) fn elect_after_restore(&mut self, number: usize, lag: Offset) {
         self.kill(number);
         if self.plan.options.has("state.changelog = false") {
@@ -190,8 +190,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits without writes until no client repeats a request, and then expires the transactional ids. If an id expired earlier, its
-    /// producer could not find out whether its last transaction was committed.
+    /// Waits without writes until no client repeats a request, then expires the transactional ids. If an id expired earlier, its producer
+    /// could not find out whether its last transaction was committed.
     pub(super) fn expire_transactional_ids(&mut self) {
         self.wait_until_read();
         self.simulation.sleep(Duration::from_secs(20));
@@ -214,7 +214,7 @@ impl Stage<'_> {
         self.while_all_are_down(|stage| topics.iter().for_each(|topic| stage.simulation.delete_topic(topic)));
     }
 
-    /// Waits until everything is read, and resets the group's offset. A key must then be emitted again, unless an earlier record has the
+    /// Waits until everything is read, then resets the group's offset. A key must then be emitted again, unless an earlier record has the
     /// key, or the output rejects a record of the key, which makes the key count as seen.
     pub(super) fn reset_offset(&mut self, of: &TopicPartition, back: Offset) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its offset is set back");

@@ -1,4 +1,4 @@
-//! Carries out a plan: the simulated cluster, and the processes of the group.
+//! Carries out a plan: the simulated cluster and the processes of the group.
 
 mod end;
 mod faults;
@@ -84,7 +84,7 @@ pub fn digest(plan: &Plan) -> (u64, u64) {
 }
 
 fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
-    // The brokers' clock starts after the times of the records, but before `MAX_TIMESTAMP`, the latest time that moves the model's window.
+    // The brokers' clock starts after the times of the records but before `MAX_TIMESTAMP`, the latest time that moves the model's window.
     let options = unseen::sim::Options { epoch_ms: 1_790_000_000_000, step_limit: STEPS_MAX, defect, ..unseen::sim::Options::default() };
     Simulation::run(plan.seed, options, |simulation| {
         let limit = if defect.is_some() { LIMIT_WITH_DEFECT } else { LIMIT };

@@ -72,7 +72,7 @@ impl Stage<'_> {
         server.process = Some(self.simulation.start("server", move || serve(&broker, &config, &stop, space, &keys, rate, &given)));
     }
 
-    /// Kills or freezes the server, and resumes it after a while.
+    /// Kills or freezes the server and resumes it after a while.
     pub(super) fn disturb_server(&mut self, is_killed: bool, time: Duration) {
         let Some(process) = self.server.as_mut().and_then(|server| server.process.take()) else { return };
         if is_killed {
@@ -137,8 +137,8 @@ impl Stage<'_> {
         self.server.iter_mut().for_each(|server| server.sights.clear());
     }
 
-    /// For each partition of the input, the number of records whose offset matches. Includes the records of deleted inputs, and excludes
-    /// the records that a group with `start = "latest"` does not read, as in [`Stage::inputs`].
+    /// For each partition of the input, the number of records whose offset matches. Includes the records of deleted inputs and excludes the
+    /// records that a group with `start = "latest"` does not read, as in [`Stage::inputs`].
     pub(super) fn input_counts(&self, is_such: impl Fn(i32, i64) -> bool) -> Vec<usize> {
         let count = |partition: i32| {
             let place = usize::try_from(partition).expect("a partition");
@@ -150,7 +150,7 @@ impl Stage<'_> {
         (0..self.partitions()).map(count).collect()
     }
 
-    /// Waits until the server knows everything, and stops it.
+    /// Waits until the server knows everything, then stops it.
     pub(super) fn finish_server(&mut self) {
         if self.server.is_none() {
             return;

@@ -11,7 +11,7 @@ use crate::key::Fingerprint;
 
 /// Maximum number of fingerprints that an insertion moves before it gives up (the paper's number).
 const KICKS: usize = 500;
-/// Maximum bits per slot. A slot may start at any bit of a byte, and must end within the 64 bits from the start of that byte.
+/// Maximum bits per slot. A slot may start at any bit of a byte and must end within the 64 bits from the start of that byte.
 pub(super) const SLOT_BITS_MAX: u32 = 57;
 /// Unused bytes after the last slot, so that even this slot can be read as part of an eight-byte word.
 const PAD_BYTES: u64 = 8;
@@ -57,7 +57,7 @@ impl<const B: usize> TableLayout<B> {
     }
 
     /// Probability that an absent key's fingerprint is in one of its buckets when `keys` slots are filled. Each of 2 B slots is filled with
-    /// probability `keys / slots`, and contains one of 2^f - 1 fingerprints.
+    /// probability `keys / slots` and contains one of 2^f - 1 fingerprints.
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub(super) fn rate(self, keys: f64) -> f64 {
         let asked = 2.0 * B as f64 * keys / self.slots() as f64;
@@ -80,8 +80,8 @@ impl Place {
     }
 }
 
-/// A table with `B` slots per bucket. A slot has a tag in its low bits, and a nonzero fingerprint above the tag. An empty slot is all
-/// zeros. A slot with an invalid tag, which can only come from a forged or damaged page, counts as empty.
+/// A table with `B` slots per bucket. A slot has a tag in its low bits and a nonzero fingerprint above the tag. An empty slot is all zeros.
+/// A slot with an invalid tag, which can only come from a forged or damaged page, counts as empty.
 #[derive(Debug)]
 pub(super) struct Table<const B: usize> {
     layout: TableLayout<B>,

@@ -80,7 +80,7 @@ fn retractions_with_confirm_need_a_separate_filter() {
     }
 }
 
-/// The worker did not know whether its commit was written, and logged it again.
+/// The worker did not know whether its commit was written, so it logged the commit again.
 #[test]
 fn a_retracted_key_is_unseen_even_if_its_commit_was_logged_twice() {
     let config = config("window = \"10s\"\nfilter = { kind = \"cuckoo\", capacity = 60 }\nretract = { header = \"r\" }", "");

@@ -77,7 +77,7 @@ fn a_partition_with_an_empty_changelog_gives_no_answer() {
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
 }
 
-/// After a change of the key or its hash, a worker reads one window of the input again, and logs it in parts.
+/// After a change of the key or its hash, a worker reads one window of the input again and logs it in parts.
 #[test]
 fn no_answer_during_a_warm_up_until_it_is_logged_completely() {
     let config = config(AGING, "");

@@ -15,7 +15,7 @@ fn a_reset_of_the_groups_offsets_is_followed() {
         live.commit();
     }
     catch_up(&mut partition, &live);
-    // The group resumes from offset 10 with the state that it had at that offset, and reads different records.
+    // The group resumes from offset 10 with the state that it had at that offset and reads different records.
     let log = std::mem::take(&mut live.log);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
     for number in 0..10 {

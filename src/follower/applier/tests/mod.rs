@@ -26,7 +26,7 @@ fn space(config: &Config) -> Space {
     Space::new(config, &config.spaces()[0]).unwrap()
 }
 
-/// A worker's changelog, and its answers.
+/// A worker's changelog and its answers.
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,

@@ -46,7 +46,7 @@ fn content_is_the_same_in_every_format() {
         let both = KeySpec::new(vec![Part::Field("/id".into()), Part::Content { except: vec![] }]).unwrap();
         assert_eq!(take(&both, &value), as_json(&both));
         for end in 0..value.len() {
-            // A truncated Protobuf message can be valid, but is then a different message.
+            // A truncated Protobuf message can be valid but is then a different message.
             let torn = take(&content(&[]), &value[..end]);
             assert!(torn.is_err() || format == Format::Protobuf && torn != take(&content(&[]), &value), "{format}: {end}");
         }

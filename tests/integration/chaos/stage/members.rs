@@ -1,6 +1,6 @@
 //! The processes of the members.
 //!
-//! A worker that exits is restarted if the plan expected the exit, or gave the worker a reason to exit. Any other exit fails the plan.
+//! A worker that exits is restarted if the plan expected the exit or gave the worker a reason to exit. Any other exit fails the plan.
 
 use super::super::plan::Conditions;
 use super::Stage;
@@ -101,14 +101,14 @@ impl Stage<'_> {
         }
     }
 
-    /// Stops a member gracefully, and waits until it has exited.
+    /// Stops a member gracefully and waits until it has exited.
     pub fn terminate(&mut self, at: usize) {
         let Some(worker) = self.members[at].worker.take() else { return };
         let name = self.members[at].name;
         self.end(worker, name);
     }
 
-    /// Stops a worker gracefully, and waits until it has exited.
+    /// Stops a worker gracefully and waits until it has exited.
     pub fn end(&mut self, mut worker: Worker, name: &str) {
         self.story.tell(format_args!("{name} is told to end"));
         if worker.runs() {
@@ -146,7 +146,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Restarts members that have exited, and continues members that were stopped for long enough.
+    /// Restarts members that have exited and continues members that were stopped for long enough.
     pub(super) fn tend(&mut self) {
         for at in 0..self.members.len() {
             let member = &mut self.members[at];

@@ -66,7 +66,7 @@ pub struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     /// Sets up a stream and the state of all members. Each member has the empty checkpoint of the group's start, as if it had been a member
-    /// then. Without that checkpoint, a member would rebuild its state from the window, and would not know which keys were seen earlier.
+    /// then. Without that checkpoint, a member would rebuild its state from the window and would not know which keys were seen earlier.
     pub fn new(plan: &'a Plan, address: &str, mut broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
         // A failed plan may have left a broker down.
         if let Some(broker) = &mut broker {
@@ -131,7 +131,7 @@ impl<'a> Stage<'a> {
 
     // ---- Waiting ----
 
-    /// Waits for a condition, and manages the members meanwhile.
+    /// Waits for a condition and manages the members meanwhile.
     pub fn wait(&mut self, what: &str, condition: impl FnMut(&mut Self) -> bool) {
         assert!(self.wait_for(LIMIT, condition), "not within {LIMIT:?}: {what}");
     }

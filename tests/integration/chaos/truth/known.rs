@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 pub struct Known {
     /// Keys that are remembered the whole time.
     pub seen: BTreeSet<Vec<u8>>,
-    /// Keys that are remembered part of the time, or possibly.
+    /// Keys that are remembered part of the time or possibly.
     pub maybe: BTreeSet<Vec<u8>>,
 }
 
@@ -41,7 +41,7 @@ pub fn known(
             for record in late.iter().filter(|record| is_judged(record)) {
                 let was_seen = model.remembers_when(record);
                 model.judge(record);
-                // The key was not remembered before this record, or is not remembered after it.
+                // The key was not remembered before this record or is not remembered after it.
                 if !was_seen || !model.remembers(&id(record)) {
                     known.maybe.insert(id(record));
                 }

@@ -57,7 +57,7 @@ pub fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
     output
 }
 
-/// The keys that must be emitted if each key is unseen exactly once. Excludes seeded keys, and keys of records that the output rejects,
+/// The keys that must be emitted if each key is unseen exactly once. Excludes seeded keys and keys of records that the output rejects,
 /// because such keys may already count as seen.
 pub fn keys(options: &Options, seeds: &[TestRecord], inputs: &[Vec<Vec<TestRecord>>]) -> BTreeSet<Vec<u8>> {
     let judged = || inputs.iter().flatten().flatten().filter(|record| is_judged(record));

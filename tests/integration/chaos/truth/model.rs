@@ -7,7 +7,7 @@ use super::records::{
 use crate::harness::{RETRACT, TestRecord};
 use std::collections::BTreeMap;
 
-/// The topic of a written record, and whether it is marked there.
+/// The topic of a written record and whether it is marked there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     Output,

@@ -44,7 +44,7 @@ const EVENT_TIME: &str = "event-time";
 /// Maximum difference between Kafka's timestamp and the event time.
 const JITTER_MS: i64 = 10 * 60 * 1_000;
 
-/// Moves the times of records into a field of their values, and sets other timestamps, if the options require that.
+/// If the options require it, moves the times of records into a field of their values and sets other timestamps.
 pub fn move_times(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x7157);
     for record in records.iter_mut().filter(|_| options.has(EVENT_TIMES)) {
@@ -56,7 +56,7 @@ pub fn move_times(options: &Options, records: &mut [TestRecord], seed: u64) {
     }
 }
 
-/// Writes an event time into a record's value in one of five forms, or removes it if there is no time.
+/// Writes an event time into a record's value in one of five forms or removes it if there is no time.
 pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
     record.headers.retain(|(name, _)| name != EVENT_TIME);
     let is_encoded = record.value.as_deref().is_some_and(is_encoded);
@@ -85,7 +85,7 @@ pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
 /// The header of an encoded record without a key.
 const BROKEN: &str = "broken";
 
-/// Moves the ids of records into JSON in a text field, and encodes the values, if the options require it. A value that cannot be read stays
+/// If the options require it, moves the ids of records into JSON in a text field and encodes the values. A value that cannot be read stays
 /// unreadable, either in its encoding or in its JSON.
 pub fn encode(options: &Options, records: &mut [TestRecord]) {
     for (number, record) in records.iter_mut().enumerate().filter(|_| options.has(ENCODED)) {

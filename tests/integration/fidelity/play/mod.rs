@@ -1,4 +1,4 @@
-//! Plays the calls of a plan on a cluster, and records each observation.
+//! Plays the calls of a plan on a cluster and records each observation.
 
 mod consumers;
 mod producers;

@@ -1,4 +1,4 @@
-//! Calls of producers, and the state of their transactions.
+//! Calls of producers and the state of their transactions.
 
 use super::super::plan::{Kind, To, Who};
 use super::super::{Names, Side};
@@ -68,7 +68,7 @@ impl<S: Side> Player<'_, S> {
         self.producer(who).map_or_else(|| "there is none".to_owned(), call)
     }
 
-    /// Queues records. Returns the number of queued records, and the error for the next one.
+    /// Queues records. Returns the number of queued records and the error for the next one.
     pub(super) fn queue(&self, producer: &<S::Broker as Broker>::Producer, to: To, kinds: &[Kind]) -> Result<usize, String> {
         let topic = self.names.topic(to.0);
         for (at, kind) in kinds.iter().enumerate() {
@@ -100,7 +100,7 @@ impl<S: Side> Player<'_, S> {
         Ok(kinds.len())
     }
 
-    /// Waits for the queued records, and returns their delivery reports.
+    /// Waits for the queued records and returns their delivery reports.
     pub(super) fn reports(producer: &<S::Broker as Broker>::Producer) -> String {
         let is_flushed = producer.flush(CALL);
         let failures = producer.take_failures();
@@ -186,7 +186,7 @@ impl<S: Side> Player<'_, S> {
         result(sent)
     }
 
-    /// Ends a transaction, and waits for its markers.
+    /// Ends a transaction and waits for its markers.
     pub(super) fn end(&mut self, who: Who, end: impl FnOnce(&<S::Broker as Broker>::Producer) -> Result<(), ClientError>) -> String {
         let Some(producer) = self.producer(who) else { return "there is none".to_owned() };
         let before = self.ends(who.id);
