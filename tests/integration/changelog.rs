@@ -370,10 +370,7 @@ fn mismatched_partition_counts_stop_the_worker() {
     add_partitions(broker(), &format!("{}-news-changelog", setup.group()), 8);
     add_partitions(broker(), &input, 4);
     let log = worker.fails(1);
-    assert!(
-        log.contains("has 8 partitions, but its space has 4, and the counts must be equal; keep the state directories"),
-        "{log}"
-    );
+    assert!(log.contains("has 8 partitions, but its space has 4, and the counts must be equal; keep the state directories"), "{log}");
 }
 
 #[test]
