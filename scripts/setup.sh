@@ -155,6 +155,6 @@ fi
 # Announces a long first build.
 announce_long_build() {
     if ! compgen -G "$CARGO_TARGET_DIR/release/deps/librocksdb-*.rlib" >/dev/null; then
-        echo 'Building RocksDB and librdkafka, which takes 32 minutes of CPU time. This happens only once.'
+        echo 'Building RocksDB and librdkafka, which takes 28 minutes of CPU time. This happens only once.'
     fi
 }
