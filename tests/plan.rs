@@ -144,10 +144,7 @@ fn a_sample_of_kcat_is_counted_exactly() {
 fn invalid_usage_is_reported_in_one_line() {
     let unknown = format!("error: --kinds: unknown kind `cuckold`; the kinds are {}\n", KINDS.join(", "));
     for (args, message) in [
-        (
-            &["--keys", "10M", "--kinds", "cuckold"][..],
-            &*unknown,
-        ),
+        (&["--keys", "10M", "--kinds", "cuckold"][..], &*unknown),
         (&["--rate", "1/h", "--window", "1s"], "error: --rate: expected 1 to 100000000000 keys, got 0 keys in a window\n"),
         (
             &["--sample", "-", "--format", "kcat", "--time", "/t"],

@@ -56,7 +56,8 @@ pub enum Outcome {
     /// contain effects of input records from that offset on.
     SetBack,
     /// The changelog does not continue from the checkpoint. Either the first record that the checkpoint lacks starts after the checkpoint's
-    /// offset, or a record of a warm-up starts before the applied offset and ends after it.
+    /// offset, or a warm-up that ended early is followed by a record that starts later, or a record of a warm-up starts before the applied
+    /// offset and ends after it.
     Gap,
     /// The record was written by another group or for another key space.
     Foreign,
@@ -82,6 +83,8 @@ pub struct Applier {
     last: Vec<(String, Offset, Offset)>,
     last_epoch: i64,
     last_parts: u32,
+    /// True if the last applied record belongs to a warm-up.
+    last_warms_up: bool,
 }
 
 impl Applier {
@@ -107,6 +110,7 @@ impl Applier {
             last: Vec::new(),
             last_epoch: epoch,
             last_parts: 0,
+            last_warms_up: false,
         }
     }
 
@@ -119,6 +123,13 @@ impl Applier {
             && record.epoch == self.last_epoch
             && record.spans.len() == self.last.len()
             && record.spans.iter().zip(&self.last).all(same)
+    }
+
+    /// True if the record starts after the applied offset, so that the changelog lacks the effects of the input records in between.
+    #[must_use]
+    pub fn leaves_hole(&self, record: &ChangelogRecord<'_>) -> bool {
+        let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start > applied);
+        !self.continues(record) && record.spans.iter().any(lacks)
     }
 
     /// Decides the outcome of the next record and applies the record to the state if it has an effect.
@@ -179,14 +190,16 @@ impl Applier {
                     _ => Outcome::SetBack,
                 };
             }
-            let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start > applied);
-            if self.last.is_empty() && record.spans.iter().any(lacks) {
+            // The owner of an unfinished warm-up was replaced by a member with a newer checkpoint, which contains what the changelog lacks.
+            let after_warm_up = self.has_checkpoint && self.last_warms_up;
+            if (self.last.is_empty() || after_warm_up) && self.leaves_hole(record) {
                 return Outcome::Gap;
             }
             (self.last_epoch, self.last_parts) = (record.epoch, 0);
             self.last = record.spans.iter().map(|span| (span.topic.to_owned(), span.start, span.end)).collect();
         }
         self.last_parts = record.part.saturating_add(1);
+        self.last_warms_up = record.warms_up;
         for span in &record.spans {
             self.offsets.insert(span.topic.to_owned(), span.end);
         }
@@ -213,8 +226,7 @@ impl Applier {
     #[must_use]
     pub fn cut(&self, before: Offset, record: &ChangelogRecord<'_>) -> Option<Cut> {
         let back = record.spans.iter().find(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.start < applied))?;
-        let ends = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
-        Some(Cut { before, topic: back.topic.to_owned(), start: back.start, ends })
+        Some(Cut::new(before, back, record))
     }
 }
 
@@ -256,6 +268,13 @@ pub struct Cut {
 impl Cut {
     /// The maximum number of offset resets in a changelog. A changelog with more resets is not replayed.
     pub const MAX: usize = 100;
+
+    /// Creates the cut for a reset that the span `back` of the record at the changelog offset `before` shows.
+    #[must_use]
+    pub fn new(before: Offset, back: &Span<'_>, record: &ChangelogRecord<'_>) -> Self {
+        let ends = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
+        Self { before, topic: back.topic.to_owned(), start: back.start, ends }
+    }
 
     /// Adds this reset to `cuts`, for another read of the changelog from its beginning. Removes each earlier reset if this reset voids the
     /// record that showed it, because the worker that logged this reset had restored its state without that record.

@@ -26,6 +26,7 @@ mod read_ahead;
 mod rebalance;
 mod rebuild;
 mod rebuild_job;
+mod rebuild_pass;
 mod record_loop;
 mod records;
 mod recovery;

@@ -5,13 +5,13 @@
 
 use super::Error;
 use super::partition::PartitionState;
-use super::rebuild_job::{Context, Job, PAUSE, PAUSE_MAX, Rebuilt, Wait};
-use crate::broker::{Broker, ChangelogReader, Logged, ReadEnd};
-use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
+use super::rebuild_job::{Context, Job, PAUSE, PAUSE_MAX, PROGRESS_INTERVAL, Rebuilt, Wait};
+use super::rebuild_pass::Follow;
+use crate::broker::{Broker, ChangelogReader, ReadEnd};
+use crate::changelog::Cut;
 use crate::checkpoint::Store;
 use crate::config::Config;
 use crate::fault;
-use crate::filter::ExactError;
 use crate::record::{Offset, TopicPartition, log_topic};
 use crate::runtime::{self, Changed, Done};
 use crate::stats::{Stats, add};
@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 const THREADS: usize = 2;
 /// The time without an answer after which a reader is replaced.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// An offset below which the records of a topic-partition can be deleted.
 struct Trim {
@@ -258,6 +257,11 @@ fn read_all<B: Broker>(
     (low, end): (Offset, Offset),
     stop: &dyn Fn() -> bool,
 ) -> Result<Option<PartitionState>, Error> {
+    let stored = job.state.offsets.clone();
+    // After a gap, the whole changelog may replace the checkpoint if the input has lost records that the checkpoint lacks. A state with an
+    // exact store is excluded, because writing its fingerprints to disk would overwrite the checkpoint.
+    let lacks_records = job.lows.iter().any(|(topic, &low)| job.state.offset(topic).is_some_and(|offset| offset < low));
+    let may_replace_checkpoint = lacks_records && !job.rules.exact;
     let mut cuts: Vec<Cut> = Vec::new();
     let mut from = begin(job, low, end);
     // After a gap: the input offsets that the group has reached, and the highest epoch.
@@ -273,6 +277,7 @@ fn read_all<B: Broker>(
             cut: None,
             gap: false,
             past_bounds: None,
+            has_hole: false,
             group_offsets: BTreeMap::new(),
             is_lost: false,
         };
@@ -282,26 +287,30 @@ fn read_all<B: Broker>(
             return Ok(None);
         }
         let (cut, has_gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
+        let is_trimmed = low > 0 && !follow.has_hole;
         // If another member took over the partition meanwhile, this job's committed offset is outdated, and the records that were skipped
         // past it may be committed by now. A later rebuild must read them.
-        let (read_to, epoch) = follow.past_bounds.filter(|_| !fault::defect("outdated_offset_believed")).unwrap_or((end, applier.epoch));
+        let past_bounds = follow.past_bounds.as_ref().filter(|_| !fault::defect("outdated_offset_believed"));
+        let (read_to, epoch) = past_bounds.map_or((end, applier.epoch), |skipped| (skipped.offset, skipped.epoch));
         if has_gap {
-            // If the changelog contains the whole window, the checkpoint is not needed. Without a checkpoint, there is no gap.
-            gap = Some((group_offsets, applier.epoch));
-            job.state = PartitionState::new(job.rules);
-            from = low;
-            continue;
+            let found = (group_offsets, applier.epoch);
+            if may_replace_checkpoint {
+                gap = Some(found);
+                job.state = PartitionState::new(job.rules);
+                from = low;
+                continue;
+            }
+            return Ok(Some(before_gap(context, job, found)?));
         }
         let Some(cut) = cut else {
             fault::point("rebuild.ended");
             let mut state = std::mem::replace(&mut job.state, PartitionState::new(job.rules));
-            if let Some((group_offsets, epoch)) = gap.filter(|_| !has_whole_window(&state, low)) {
-                tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");
-                drop(state);
-                state = job.load(context)?;
-                state.group_offsets = group_offsets;
-                state.outrank(epoch);
-                return Ok(Some(state));
+            if let Some(found) = gap {
+                let has_inputs = stored.keys().all(|topic| applier.offsets.contains_key(topic));
+                if !has_inputs || !has_whole_window(&state, is_trimmed) {
+                    drop(state);
+                    return Ok(Some(before_gap(context, job, found)?));
+                }
             }
             add(&context.stats.rebuilds, 1);
             add(&context.stats.rebuilt_keys, applier.fingerprints);
@@ -331,11 +340,20 @@ fn read_all<B: Broker>(
     }
 }
 
-/// True if a state that was rebuilt without a checkpoint has all keys of the window. `low` is the start of the changelog.
-fn has_whole_window(state: &PartitionState, low: Offset) -> bool {
-    let is_trimmed = low > 0 && state.changelog.end.is_some();
-    // Workers trim a changelog only while it contains the whole window.
-    is_trimmed || state.dedup.oldest().is_some_and(|oldest| state.changelog.begins_before(oldest))
+/// Returns the checkpoint's state, whose missing records must be read from the input. `found` has the input offsets that the group has
+/// reached according to the changelog, and the highest epoch.
+fn before_gap<B: Broker>(context: &Context<B>, job: &Job, found: (BTreeMap<String, Offset>, i64)) -> Result<PartitionState, Error> {
+    tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");
+    let mut state = job.load(context)?;
+    state.group_offsets = found.0;
+    state.outrank(found.1);
+    Ok(state)
+}
+
+/// True if a state that was rebuilt without a checkpoint has all keys of the window. `is_trimmed` is true if the changelog was trimmed and
+/// has no holes. Workers trim a changelog only while it contains the whole window.
+fn has_whole_window(state: &PartitionState, is_trimmed: bool) -> bool {
+    is_trimmed && state.changelog.end.is_some() || state.dedup.oldest().is_some_and(|oldest| state.changelog.begins_before(oldest))
 }
 
 /// Returns the start and the end of a changelog. Returns `None` if the changelog has an open transaction, or if the brokers do not answer.
@@ -370,112 +388,4 @@ fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &m
         }
     }
     None
-}
-
-/// One pass over a changelog.
-struct Follow<'a, B: Broker> {
-    context: &'a Context<B>,
-    job: &'a mut Job,
-    low: Offset,
-    end: Offset,
-    cuts: &'a [Cut],
-    reported: Instant,
-    cut: Option<Cut>,
-    gap: bool,
-    /// The changelog offset of the first record that was skipped because it ends past the committed offset, and the epoch before it. The
-    /// skipped records may have several epochs.
-    past_bounds: Option<(Offset, i64)>,
-    /// The input offsets that the group had reached, according to the changelog records after a gap.
-    group_offsets: BTreeMap<String, Offset>,
-    /// True if the store was quarantined while it held keys of the state.
-    is_lost: bool,
-}
-
-impl<B: Broker> Follow<'_, B> {
-    fn read(&mut self, reader: &B::ChangelogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<(Applier, ReadEnd), Error> {
-        let (job, origin) = (&*self.job, self.job.origin);
-        let epoch = job.state.changelog.epoch;
-        let mut applier = Applier::new(job.state.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
-        let (changelog, end) = (job.changelog.clone(), self.end);
-        if from >= end {
-            return Ok((applier, ReadEnd::Reached));
-        }
-        let ended = reader.read(&changelog, (from, end), stop, &mut |logged| self.take(&mut applier, &logged))?;
-        Ok((applier, ended))
-    }
-
-    fn take(&mut self, applier: &mut Applier, logged: &Logged<'_>) -> Result<bool, Error> {
-        let record = match ChangelogRecord::decode(logged.value) {
-            Ok(record) => record,
-            Err(error) => {
-                return Err(Error::Exit(format!(
-                    "{} offset {}: {error}; run the version of unseen that wrote this record, or delete the changelog topic and set state.cold_start to choose how to start without a changelog",
-                    self.job.changelog, logged.offset
-                )));
-            }
-        };
-        let warms_up = record.warms_up && !fault::defect("warm_up_taken_for_reset");
-        let record = ChangelogRecord { warms_up, ..record };
-        if self.gap && record.epoch >= applier.epoch {
-            self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
-        }
-        if self.gap || self.cuts.iter().any(|cut| cut.voids(logged.offset, &record)) {
-            applier.epoch = applier.epoch.max(record.epoch);
-            return Ok(true);
-        }
-        if self.job.state.is_urgent() && !applier.continues(&record) {
-            // This checkpoint moves the keys of an exact store to disk, so that the rebuild does not have to hold them in memory.
-            self.job.state.offsets.clone_from(&applier.offsets);
-            let (end, epoch) = self.past_bounds.unwrap_or((logged.offset, applier.epoch));
-            (self.job.state.changelog.end, self.job.state.changelog.epoch) = (Some(end), epoch);
-            let Job { state, cancellation, partition, claim, settings, .. } = &mut *self.job;
-            cancellation.save(|| {
-                state.save(&self.context.store, &self.context.stats, (&*partition, &*claim), settings);
-            });
-        }
-        fault::point("rebuild.record");
-        let epoch = applier.epoch;
-        let step = match applier.follow(&mut self.job.state.dedup, &record) {
-            Ok(step) => step,
-            // The store was quarantined, so the keys in it are lost.
-            Err(ExactError::Archive(_)) if self.job.state.is_lost(&self.context.store) => {
-                self.is_lost = true;
-                return Ok(false);
-            }
-            Err(error) => return Err(Error::Exit(format!("cannot rebuild {} from its changelog: {error}", self.job.partition))),
-        };
-        match step {
-            Outcome::Taken => {
-                let _ = self.job.state.changelog.logged(self.job.state.dedup.clock(), logged.offset);
-            }
-            Outcome::Passed => return Ok(true),
-            Outcome::PastBounds => {
-                self.past_bounds.get_or_insert((logged.offset, epoch));
-                return Ok(true);
-            }
-            Outcome::Foreign => {
-                return Err(Error::Exit(format!(
-                    "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id or the name of the space in this configuration. If both have already written to the topic, delete the topic",
-                    self.job.changelog, logged.offset
-                )));
-            }
-            Outcome::Gap => {
-                // The remaining records are read only to find the highest epoch and the input offsets that the group has reached.
-                self.gap = true;
-                self.group_offsets.clone_from(&applier.offsets);
-                self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
-                return Ok(true);
-            }
-            Outcome::SetBack => {
-                self.cut = applier.cut(logged.offset, &record);
-                return Ok(self.cut.is_none());
-            }
-        }
-        if runtime::since(self.reported) > PROGRESS_INTERVAL {
-            self.reported = runtime::now();
-            let percent = (logged.offset - self.low) * 100 / (self.end - self.low).max(1);
-            tracing::info!(partition = %self.job.partition, percent, keys = applier.fingerprints, "rebuilding state from the changelog");
-        }
-        Ok(true)
-    }
 }

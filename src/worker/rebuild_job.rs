@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 /// The shortest and the longest pause of a job that waits for a transaction to end or for the brokers to answer.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
+pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 const FAILED_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -50,6 +51,8 @@ pub(super) struct Job {
     pub(super) origin: Origin,
     /// The group's committed offset for each input, by topic incarnation.
     pub(super) bounds: BTreeMap<String, Offset>,
+    /// The log start offset of each input, by topic incarnation.
+    pub(super) lows: BTreeMap<String, Offset>,
     /// The oldest slice whose keys had not expired at the group's last commit, if known.
     pub(super) oldest_slice: Option<Slice>,
     /// True if the checkpoint must not be used, because it may have been written before a seed.

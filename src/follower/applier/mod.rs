@@ -164,7 +164,8 @@ impl<'a> PartitionApplier<'a> {
             log: watermarks.log.clone(),
             awaited: None,
             standing: Standing::Unowned,
-            reading: Reading::Active,
+            // Without a high watermark, the partition waits for the next watermarks.
+            reading: if watermarks.high.is_some() { Reading::Active } else { Reading::Reload },
             began: runtime::now(),
             reported: runtime::now(),
         }

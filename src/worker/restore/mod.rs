@@ -227,6 +227,7 @@ impl<B: Broker> Worker<B> {
             rules: topic.rules,
             settings: topic.settings.clone(),
             bounds: bounds.collect(),
+            lows: assigned.iter().map(|assigned| (assigned.topic_incarnation.clone(), assigned.low)).collect(),
             origin: topic.origin,
             oldest_slice: oldest.filter(|_| topic.rules.is_sliced()),
             ignores_checkpoint,

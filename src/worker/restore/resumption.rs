@@ -114,13 +114,12 @@ impl<B: Broker> Worker<B> {
         let Some(committed) = assigned.committed.offset else {
             let stored = rules().filter_map(|rule| self.stored(rule, assigned)).max();
             let reached = rules().filter_map(|rule| self.reached(rule, assigned).filter(|_| self.stored(rule, assigned).is_some())).max();
+            let mut assigned = assigned.clone();
             if let Some(read) = stored.max(reached).filter(|&read| read > high) {
                 // More records may have been written since the request for the watermarks.
-                let (low, now) = self.watermarks(source, partition, Some(read), began)?;
-                if now > high {
-                    return self.resumptions(source, &AssignedPartition { low, high: now, ..assigned.clone() }, began);
-                }
+                (assigned.low, assigned.high) = self.watermarks(source, partition, Some(read), began)?;
             }
+            let (assigned, low, high) = (&assigned, assigned.low, assigned.high);
             if let Some(stored) = stored.filter(|&stored| stored > high) {
                 return each(&|rule| self.truncated(source, rule, assigned, stored));
             }

@@ -57,6 +57,23 @@ fn a_changelog_with_the_whole_window_replaces_an_older_checkpoint() {
     check(&parse(include_str!("../seeds/checkpoint_older_than_changelog.txt")));
 }
 
+/// The changelog is recreated, and a member comes back with a checkpoint from before that. The changelog does not contain the whole window,
+/// so the member must keep its checkpoint, although the changelog looks old: it begins with an announcement, or with a warm-up that ended
+/// early.
+#[test]
+fn a_changelog_without_the_whole_window_does_not_replace_a_checkpoint() {
+    check(&parse(include_str!("../seeds/changelog_without_whole_window_by_count.txt")));
+    check(&parse(include_str!("../seeds/changelog_without_whole_window_by_time.txt")));
+}
+
+/// In a recreated changelog, the warm-up of a member with an old checkpoint ends early. A member with a newer checkpoint continues. The
+/// first member then lacks what was between the two.
+#[test]
+fn a_hole_after_an_unfinished_warm_up_is_read_from_the_input() {
+    check(&parse(include_str!("../seeds/hole_after_unfinished_warm_up.txt")));
+    check(&parse(include_str!("../seeds/hole_after_unfinished_warm_up_at_least_once.txt")));
+}
+
 /// With `at_least_once`, a crash leaves a changelog record whose offset was not committed. The record looks as if the offsets had been
 /// reset afterwards, but the checkpoint is from before that.
 #[test]

@@ -1,0 +1,169 @@
+//! One pass of a rebuild over a changelog.
+//!
+//! Owns the decision about what each record means for the rebuild: it is applied, skipped, or ends the pass. Must never apply a change that
+//! the group has not committed.
+
+use super::Error;
+use super::rebuild_job::{Context, Job, PROGRESS_INTERVAL};
+use crate::broker::{Broker, ChangelogReader, Logged, ReadEnd};
+use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome, Span};
+use crate::fault;
+use crate::filter::ExactError;
+use crate::record::Offset;
+use crate::runtime;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Records that were skipped because they end past the committed offset. They may have several epochs.
+pub(super) struct Skipped {
+    /// The changelog offset of the first of these records.
+    pub(super) offset: Offset,
+    /// The highest epoch before the first of these records.
+    pub(super) epoch: i64,
+    /// The input offset up to which these records have effects, by topic incarnation.
+    ends: BTreeMap<String, Offset>,
+}
+
+impl Skipped {
+    fn add(&mut self, record: &ChangelogRecord<'_>) {
+        self.ends.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
+    }
+
+    /// If the record at offset `before` has effects of the same input records, returns a cut that makes the skipped records void, because
+    /// the group never committed their offsets.
+    fn cut(&self, before: Offset, record: &ChangelogRecord<'_>) -> Option<Cut> {
+        let redone = record.spans.iter().find(|span| self.ends.get(span.topic).is_some_and(|&end| span.start < end))?;
+        Some(Cut::new(before, redone, record))
+    }
+}
+
+/// One pass over a changelog, from an offset to its end.
+pub(super) struct Follow<'a, B: Broker> {
+    pub(super) context: &'a Context<B>,
+    pub(super) job: &'a mut Job,
+    pub(super) low: Offset,
+    pub(super) end: Offset,
+    pub(super) cuts: &'a [Cut],
+    pub(super) reported: Instant,
+    pub(super) cut: Option<Cut>,
+    pub(super) gap: bool,
+    pub(super) past_bounds: Option<Skipped>,
+    /// True if a record starts after the applied offset, for example because `state.changelog` was off for a while.
+    pub(super) has_hole: bool,
+    /// The input offsets that the group had reached, according to the changelog records after a gap.
+    pub(super) group_offsets: BTreeMap<String, Offset>,
+    /// True if the store was quarantined while it held keys of the state.
+    pub(super) is_lost: bool,
+}
+
+impl<B: Broker> Follow<'_, B> {
+    pub(super) fn read(&mut self, reader: &B::ChangelogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<(Applier, ReadEnd), Error> {
+        let (job, origin) = (&*self.job, self.job.origin);
+        let epoch = job.state.changelog.epoch;
+        let mut applier = Applier::new(job.state.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
+        let (changelog, end) = (job.changelog.clone(), self.end);
+        if from >= end {
+            return Ok((applier, ReadEnd::Reached));
+        }
+        let ended = reader.read(&changelog, (from, end), stop, &mut |logged| self.take(&mut applier, &logged))?;
+        Ok((applier, ended))
+    }
+
+    fn take(&mut self, applier: &mut Applier, logged: &Logged<'_>) -> Result<bool, Error> {
+        let record = match ChangelogRecord::decode(logged.value) {
+            Ok(record) => record,
+            Err(error) => {
+                return Err(Error::Exit(format!(
+                    "{} offset {}: {error}; run the version of unseen that wrote this record, or delete the changelog topic and set state.cold_start to choose how to start without a changelog",
+                    self.job.changelog, logged.offset
+                )));
+            }
+        };
+        let warms_up = record.warms_up && !fault::defect("warm_up_taken_for_reset");
+        let record = ChangelogRecord { warms_up, ..record };
+        if self.gap && record.epoch >= applier.epoch {
+            self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
+        }
+        if self.gap || self.cuts.iter().any(|cut| cut.voids(logged.offset, &record)) {
+            applier.epoch = applier.epoch.max(record.epoch);
+            return Ok(true);
+        }
+        if self.job.state.is_urgent() && !applier.continues(&record) {
+            // This checkpoint moves the keys of an exact store to disk, so that the rebuild does not have to hold them in memory.
+            self.job.state.offsets.clone_from(&applier.offsets);
+            let (end, epoch) = self.past_bounds.as_ref().map_or((logged.offset, applier.epoch), |skipped| (skipped.offset, skipped.epoch));
+            (self.job.state.changelog.end, self.job.state.changelog.epoch) = (Some(end), epoch);
+            let Job { state, cancellation, partition, claim, settings, .. } = &mut *self.job;
+            cancellation.save(|| {
+                state.save(&self.context.store, &self.context.stats, (&*partition, &*claim), settings);
+            });
+        }
+        fault::point("rebuild.record");
+        if let Some(skipped) = self.past_bounds.as_mut()
+            && record.epoch >= applier.epoch
+        {
+            let is_within = |span: &Span<'_>| self.job.bounds.get(span.topic).is_none_or(|&bound| span.end <= bound);
+            if record.spans.iter().all(is_within)
+                && let Some(cut) = skipped.cut(logged.offset, &record)
+            {
+                self.cut = Some(cut);
+                return Ok(false);
+            }
+            skipped.add(&record);
+            applier.epoch = record.epoch;
+            return Ok(true);
+        }
+        let (epoch, leaves_hole) = (applier.epoch, applier.leaves_hole(&record));
+        let step = match applier.follow(&mut self.job.state.dedup, &record) {
+            Ok(step) => step,
+            // The store was quarantined, so the keys in it are lost.
+            Err(ExactError::Archive(_)) if self.job.state.is_lost(&self.context.store) => {
+                self.is_lost = true;
+                return Ok(false);
+            }
+            Err(error) => return Err(Error::Exit(format!("cannot rebuild {} from its changelog: {error}", self.job.partition))),
+        };
+        match step {
+            Outcome::Taken => {
+                let state = &mut self.job.state;
+                if leaves_hole {
+                    self.has_hole = true;
+                    state.changelog.forget();
+                }
+                // A record without keys does not move the state to the slice in which it was written.
+                let slice = record.slice.filter(|_| record.origin.clock == self.job.origin.clock);
+                let clock = if record.runs.is_empty() { slice } else { state.dedup.clock() };
+                let _ = state.changelog.logged(clock, logged.offset);
+            }
+            Outcome::Passed => return Ok(true),
+            Outcome::PastBounds => {
+                let skipped = self.past_bounds.get_or_insert(Skipped { offset: logged.offset, epoch, ends: BTreeMap::new() });
+                skipped.add(&record);
+                return Ok(true);
+            }
+            Outcome::Foreign => {
+                return Err(Error::Exit(format!(
+                    "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id or the name of the space in this configuration. If both have already written to the topic, delete the topic",
+                    self.job.changelog, logged.offset
+                )));
+            }
+            Outcome::Gap => {
+                // The remaining records are read only to find the highest epoch and the input offsets that the group has reached.
+                self.gap = true;
+                self.group_offsets.clone_from(&applier.offsets);
+                self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
+                return Ok(true);
+            }
+            Outcome::SetBack => {
+                self.cut = applier.cut(logged.offset, &record);
+                return Ok(self.cut.is_none());
+            }
+        }
+        if runtime::since(self.reported) > PROGRESS_INTERVAL {
+            self.reported = runtime::now();
+            let percent = (logged.offset - self.low) * 100 / (self.end - self.low).max(1);
+            tracing::info!(partition = %self.job.partition, percent, keys = applier.fingerprints, "rebuilding state from the changelog");
+        }
+        Ok(true)
+    }
+}
