@@ -53,11 +53,11 @@ pub enum Outcome {
     /// The record was skipped, because it ends past the bound of a topic (in a rebuild, the group's committed offset).
     PastBounds,
     /// The record starts below the applied offset, because the group's offsets were reset. Earlier changelog records are void if they
-    /// contain effects of input records from that offset on.
+    /// contain effects of input records at or after the record's start.
     SetBack,
-    /// The changelog does not continue from the checkpoint. Either the first record that the checkpoint lacks starts after the checkpoint's
-    /// offset, or a warm-up that ended early is followed by a record that starts later, or a record of a warm-up starts before the applied
-    /// offset and ends after it.
+    /// The changelog does not continue from the checkpoint. There are three cases. The first record that the checkpoint lacks starts after
+    /// the checkpoint's offset. Or a warm-up ended early, and the next record starts after the applied offset. Or a record of a warm-up
+    /// starts before the applied offset and ends after it.
     Gap,
     /// The record was written by another group or for another key space.
     Foreign,
@@ -183,14 +183,16 @@ impl Applier {
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.end <= applied));
                 // A warm-up logs the effects of records that the group has read before, so a warm-up record below the applied offset does
                 // not show a reset. It shows that the changelog was recreated, and that its owner warmed up from an older state. Keys from
-                // before the warm-up are then only in checkpoints.
+                // before the warm-up are then only in checkpoints. Without a checkpoint, such a record counts as a reset if it ends after the
+                // applied offset.
                 return match (old, self.last.is_empty()) {
                     (true, is_first) if is_first || record.warms_up => Outcome::Passed,
                     (false, _) if record.warms_up && self.has_checkpoint => Outcome::Gap,
                     _ => Outcome::SetBack,
                 };
             }
-            // The owner of an unfinished warm-up was replaced by a member with a newer checkpoint, which contains what the changelog lacks.
+            // A hole after an unfinished warm-up shows that a member with a newer checkpoint took over. That checkpoint contains what the
+            // changelog lacks.
             let after_warm_up = self.has_checkpoint && self.last_warms_up;
             if (self.last.is_empty() || after_warm_up) && self.leaves_hole(record) {
                 return Outcome::Gap;
@@ -276,7 +278,7 @@ impl Cut {
         Self { before, topic: back.topic.to_owned(), start: back.start, ends }
     }
 
-    /// Adds this reset to `cuts`, for another read of the changelog from its beginning. Removes each earlier reset if this reset voids the
+    /// Adds this reset to `cuts`, for another read of the changelog. Removes each earlier reset if this reset voids the
     /// record that showed it, because the worker that logged this reset had restored its state without that record.
     ///
     /// Each read adds a reset and removes only resets from earlier records, so the number of reads is finite.

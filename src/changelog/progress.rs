@@ -64,8 +64,8 @@ impl Progress {
         self.starts.first_key_value().is_some_and(|(&first, _)| first != UNTIMED && first < slice)
     }
 
-    /// Returns the offset from which the changelog is needed for slices from `oldest` on. Returns `None` if no known slice is `oldest` or
-    /// earlier, or if the slice of the first keys is unknown.
+    /// Returns the offset from which the changelog is needed for slices from `oldest` on. Returns `None` if all known slices are later than
+    /// `oldest` or all are earlier, or if the slice of the first keys is unknown.
     pub fn needed_from(&mut self, oldest: Slice) -> Option<Offset> {
         if self.starts.first_key_value().is_none_or(|(&first, _)| first > oldest || first == UNTIMED) {
             return None;

@@ -319,7 +319,7 @@ pub enum MetadataError {
     #[error("the checkpoint is inconsistent: its filter or exact store does not match its own settings")]
     Kind,
     /// The stored slices contradict the window. For example, their number differs, they are out of order, or they are outside the window.
-    #[error("the stored generations do not match the window")]
+    #[error("the stored slices do not match the window")]
     Generations,
     /// The stored sizes or numbers of layers are impossible, or the process cannot get enough memory for them.
     #[error("the metadata of the stored filter is invalid, or this machine does not have enough memory for the filter")]

@@ -37,8 +37,8 @@ pub(super) struct Watermarks {
     pub(super) low: Offset,
     /// The last stable offset.
     pub(super) end: Offset,
-    /// The high watermark, requested after the other offsets and only while the partition is loading. The workers may already have trimmed
-    /// the records that it makes unnecessary, although `end` is still before them.
+    /// The high watermark, requested after the other offsets and only while the partition is loading. Loading ends there, not at `end`:
+    /// workers trim records as soon as a transaction is committed, when `end` may still be before the records of that transaction.
     pub(super) high: Option<Offset>,
     /// The id of the topic, if brokers report ids.
     pub(super) log: Option<Arc<str>>,
@@ -122,8 +122,8 @@ type Place = (usize, i32);
 struct Failing(VecDeque<Place>);
 
 impl Failing {
-    /// Calls `ask` once for each partition. Partitions that failed before come last. If [`FAILURES_MAX`] of them fail again, the remaining
-    /// failed partitions wait for the next round. Returns the last error.
+    /// Calls `ask` at most once for each partition. Partitions that failed before come last. If [`FAILURES_MAX`] of them fail again, the
+    /// remaining failed partitions wait for the next round. Returns the last error.
     fn ask_all(&mut self, places: &[Place], ask: &mut dyn FnMut(Place, Duration) -> Result<(), Error>) -> Result<(), Error> {
         let (mut result, mut failed, mut timeout) = (Ok(()), VecDeque::new(), TIMEOUT);
         self.0.retain(|place| places.contains(place));

@@ -7,7 +7,7 @@ use super::encoding::Tag;
 
 impl Scratch {
     /// Returns the parts of the key that is encoded in these buffers, in order: bytes as a string in quotes, other JSON values as written,
-    /// and the content of a value as its digest. Only for a key that a [`Reader`](super::Reader) has read:
+    /// and the content of a value as its digest. A [`Reader`](super::Reader) must have read the key, because
     /// [`KeySpec::fingerprint`](super::KeySpec::fingerprint) does not keep a key that is a single short field.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {

@@ -128,7 +128,7 @@ impl PartitionState {
             }
             Ok(Loaded::Nothing) => Ok(Self::new(rules)),
             Ok(Loaded::Foreign { difference }) => {
-                tracing::warn!(partition = %id, "the checkpoint was written with a different configuration, so the worker restores the state without it: {difference}");
+                tracing::warn!(partition = %id, "the checkpoint was written with a different configuration: {difference}. The worker restores the state without this checkpoint");
                 Ok(Self::new(rules))
             }
             Err(checkpoint::Error::Corrupt { what, .. }) => {

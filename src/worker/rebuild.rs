@@ -203,8 +203,8 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
 }
 
 /// Updates a job's state to the group's committed offsets. Returns `None` if the job must be retried after its pause, because the end of
-/// the changelog is unknown or could not be reached. If the job is canceled or the process is stopping, the returned state may be
-/// incomplete and is not used.
+/// the changelog is unknown or was not reached, or because the checkpoint was lost. If the job is canceled or the process is stopping, the
+/// returned state may be incomplete and is not used.
 fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {
@@ -288,8 +288,8 @@ fn read_all<B: Broker>(
         }
         let (cut, has_gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
         let is_trimmed = low > 0 && !follow.has_hole;
-        // If another member took over the partition meanwhile, this job's committed offset is outdated, and the records that were skipped
-        // past it may be committed by now. A later rebuild must read them.
+        // If another member took over the partition meanwhile, this job's committed offset is outdated, and the group may have committed
+        // the records that the job skipped. A later rebuild must read them.
         let past_bounds = follow.past_bounds.as_ref().filter(|_| !fault::defect("outdated_offset_believed"));
         let (read_to, epoch) = past_bounds.map_or((end, applier.epoch), |skipped| (skipped.offset, skipped.epoch));
         if has_gap {
@@ -320,12 +320,12 @@ fn read_all<B: Broker>(
             return Ok(Some(state));
         };
         if cuts.len() == Cut::MAX {
-            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; restoring the state without it, as state.cold_start sets");
+            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; restoring the state without it, as configured in state.cold_start");
             let mut state = PartitionState::new(job.rules);
             state.outrank(applier.epoch);
             return Ok(Some(state));
         }
-        tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "the group's offsets were reset; loading the changelog again without the changes for input records from that offset on");
+        tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "changes for input records from this offset on are void, because the group's offsets were reset or were never committed; loading the changelog again without these changes");
         cut.add_to(&mut cuts);
         // A checkpoint from before all resets has none of the changes that they make void.
         let is_before = |state: &PartitionState| cuts.iter().all(|cut| state.offset(&cut.topic).is_some_and(|offset| offset <= cut.start));
@@ -340,7 +340,7 @@ fn read_all<B: Broker>(
     }
 }
 
-/// Returns the checkpoint's state, whose missing records must be read from the input. `found` has the input offsets that the group has
+/// Returns the checkpoint's state. The records that it lacks must be read from the input. `found` has the input offsets that the group has
 /// reached according to the changelog, and the highest epoch.
 fn before_gap<B: Broker>(context: &Context<B>, job: &Job, found: (BTreeMap<String, Offset>, i64)) -> Result<PartitionState, Error> {
     tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");

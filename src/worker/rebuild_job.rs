@@ -150,7 +150,7 @@ impl Job {
         match ended {
             ReadEnd::Failed => tracing::warn!(
                 changelog = %self.changelog,
-                "cannot read the changelog; retrying in {} seconds. The lines \"failed to read changelogs\" have the error", FAILED_PAUSE.as_secs()
+                "cannot read the changelog; retrying in {} seconds. The log lines \"failed to read changelogs\" contain the error", FAILED_PAUSE.as_secs()
             ),
             ReadEnd::Trimmed => {
                 tracing::info!(changelog = %self.changelog, "the changelog was trimmed or recreated while it was being read; reading it again");

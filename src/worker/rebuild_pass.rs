@@ -130,7 +130,7 @@ impl<B: Broker> Follow<'_, B> {
                     self.has_hole = true;
                     state.changelog.forget();
                 }
-                // A record without keys does not move the state to the slice in which it was written.
+                // A record without keys does not advance the state, so the slice comes from the record instead of the state.
                 let slice = record.slice.filter(|_| record.origin.clock == self.job.origin.clock);
                 let clock = if record.runs.is_empty() { slice } else { state.dedup.clock() };
                 let _ = state.changelog.logged(clock, logged.offset);

@@ -116,7 +116,7 @@ fn a_changed_window_is_not_misread() {
     let stream = half_read("state-window");
     // A window of half the length still covers all records, so the output must be the same.
     let log = stream.check(stream.setup.start_with("a", &["topics[0].window=12h"]));
-    let sentence = "the checkpoint was written with a different configuration, so the worker restores the state without it: its window is 4 slices of 6h, but the configured window is 4 slices of 3h";
+    let sentence = "the checkpoint was written with a different configuration: its window is 4 slices of 6h, but the configured window is 4 slices of 3h";
     assert!(log.contains(sentence), "{log}");
     assert!(log.contains("cannot restore all seen keys; reading "), "{log}");
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub const MATCHED_MAX: usize = 1000;
 /// The property that sets how often the worker lists the topics of the cluster. librdkafka refreshes its metadata at the same interval.
 const INTERVAL_PROPERTY: &str = "topic.metadata.refresh.interval.ms";
-/// Time between two listings of the topics, unless the property is set.
+/// Time between two listings of the topics if the property `topic.metadata.refresh.interval.ms` is not set.
 const INTERVAL: Duration = Duration::from_secs(30);
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// The maximum size of a compiled pattern in bytes.

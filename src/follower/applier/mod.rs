@@ -180,7 +180,7 @@ impl<'a> PartitionApplier<'a> {
             self.forget();
         }
         (self.low, self.end, self.log) = (watermarks.low, watermarks.end, watermarks.log.clone().or(self.log.take()));
-        // Watermarks that were requested before the reload have no high watermark.
+        // Watermarks that were requested while the partition was not loading have no high watermark.
         if self.reading == Reading::Reload
             && let Some(high) = watermarks.high
         {
@@ -296,7 +296,7 @@ impl<'a> PartitionApplier<'a> {
                 let cut = cut.ok_or(
                     "the group's offsets were reset too many times to replay the changelog; stop the workers, keep their state directories, delete the changelog topic, and start the workers again",
                 )?;
-                tracing::info!(changelog = %self.changelog, input = log_topic(&cut.topic), input_offset = cut.start, "the group's offsets were reset; loading the changelog again without the changes for input records from that offset on");
+                tracing::info!(changelog = %self.changelog, input = log_topic(&cut.topic), input_offset = cut.start, "changes for input records from this offset on are void, because the group's offsets were reset or were never committed; loading the changelog again without these changes");
                 let mut cuts = std::mem::take(&mut self.cuts);
                 self.forget();
                 cut.add_to(&mut cuts);

@@ -3,9 +3,9 @@
 //! Owns the decision about whether the group is new or has lost its offsets. Must never skip records that the group was about to read or
 //! let two members commit for one partition.
 //!
-//! A new group starts with all partitions of a topic at once. If each member committed only its own partitions, a member could not
-//! interpret a partition without an offset. Another member may not have started to read the partition yet. Or the partition was added later
-//! and must be read from its beginning.
+//! The owner of partition 0 commits the starting offsets of all partitions of a topic at once. If each member committed only its own
+//! partitions, a partition without an offset would be ambiguous: its owner may not have started to read it yet, or it was added later and
+//! must be read from its beginning.
 
 use super::super::BLOCKED_AFTER;
 use super::super::pending_restore::AssignedPartition;
@@ -119,8 +119,8 @@ impl<B: Broker> Worker<B> {
         if states.filter_map(|id| self.assignment.states.get(&id)).any(|state| !state.offsets.is_empty()) {
             return Ok(true);
         }
-        // Changelog records count as evidence, although all of them may come from other topics of the space. They may also be the only
-        // trace that the group has read this topic.
+        // Changelog records count as evidence, although all of them may come from other topics of the space. Without them, a group whose
+        // only trace is the changelog would be taken for a new group.
         let own = self.topics.iter().filter(|(_, rule)| self.topics.configured(rule.of_input[0]) == topic).map(|(_, rule)| rule);
         let names: BTreeSet<_> = own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)).collect();
         for name in names {
@@ -158,7 +158,7 @@ impl<B: Broker> Worker<B> {
                 has_record = true;
                 Ok(false)
             })?;
-            // A stop request ends the read early. A failed read counts as a record, because no record may be skipped if in doubt.
+            // A stop request ends the read early. A failed read counts as a record: if in doubt, the group must not skip input records.
             if !has_record && self.check_stop() {
                 return Err(broker::Error::Stopped.into());
             }

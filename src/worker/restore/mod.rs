@@ -2,7 +2,8 @@
 //!
 //! Owns the choice between these sources. A restore loads the checkpoint, unless it is past the committed offset. A rebuild applies the
 //! changelog after that checkpoint, while the workers process other partitions. If the changelog does not reach the committed offset, a
-//! warm-up reads the input again without emitting. Must never start past the committed offset.
+//! warm-up reads the input again without emitting. Must never start past the committed offset, unless the log starts after
+//! that offset.
 
 mod first;
 mod resumption;
@@ -191,7 +192,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Starts to rebuild a state that `assigned` partitions use, if it has a changelog.
+    /// Starts to rebuild a state, if it has a changelog. `assigned` are the partitions that use the state.
     fn rebuild(&mut self, id: StateId, assigned: &[AssignedPartition]) -> Option<Arc<Cancellation>> {
         let topic = self.topics.first_of(id.space);
         let changelog = topic.changelog.as_ref()?;
@@ -200,15 +201,15 @@ impl<B: Broker> Worker<B> {
         let (topic_id, epoch) = (state.changelog.topic_id.clone(), state.changelog.epoch);
         let ignores_checkpoint = assigned.iter().all(|assigned| assigned.note().is_seed);
         if ignores_checkpoint {
-            // The checkpoint may be from before the seed, from a group whose offsets and changelog were deleted.
+            // The checkpoint may be left over from before the seed, if the group's offsets and changelog were deleted in between.
             state = PartitionState::new(topic.rules);
         }
         let bounds = assigned.iter().filter_map(|assigned| Some((assigned.topic_incarnation.clone(), assigned.committed.offset?)));
         // Keys that had expired at the last commit are not needed. The topics of a space share their stream time.
         let time = |assigned: &AssignedPartition| {
             let note = assigned.note();
-            // The commit with this stream time was made while the input had a single rule. If the input has several rules now, that rule
-            // may have been another one.
+            // A commit has this stream time only if the input had a single rule at that time. If the input has several rules now, the
+            // stream time may belong to another rule.
             let of_input = note.stream_time.filter(|_| !self.topics[assigned.topic].has_rules());
             note.stream_times.get(&topic.config.space).copied().flatten().or(of_input)
         };
@@ -366,7 +367,7 @@ impl<B: Broker> Worker<B> {
             let metadata = Note { first, id, ..self.topics.note_of_times(assigned.topic, times) }.to_string();
             group = Committed { offset: None, metadata };
         } else if assigned.committed.offset.is_some_and(|committed| committed < start) {
-            // The records between the committed offset and `start` have expired. Committing `start` removes the lag. Otherwise, every
+            // The records between the committed offset and `start` were deleted. Committing `start` removes the lag. Otherwise, every
             // restart would report the same records as deleted.
             group.offset = None;
         }

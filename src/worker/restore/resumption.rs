@@ -1,7 +1,7 @@
 //! Decides where a partition resumes and which records its states must read again.
 //!
 //! Owns the choice between the group's committed offset, the checkpoints, and the start of the log. Must never resume past the committed
-//! offset.
+//! offset, unless the log starts after that offset.
 
 use super::super::ids::StateId;
 use super::super::partition::PartitionState;
@@ -69,7 +69,7 @@ impl<B: Broker> Worker<B> {
     /// ids and the group has no committed offset: Kafka deletes a topic's committed offsets together with the topic. If the new topic is
     /// longer than the old one, only its records show the difference. In the old topic, no record below the checkpoint's offset was later
     /// than the checkpoint's stream time, except for records that were ahead of the clock. Because of such a record, this function may
-    /// return true by mistake. The topic is then read from its start, which loses nothing.
+    /// return true by mistake. The topic is then read from its start with an empty state, which loses no record but may emit duplicates.
     fn is_of_another_log(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, stored: Offset) -> Result<bool, Error> {
         let stream_time = self.state_of(rule, assigned).and_then(|state| state.dedup.stream_time());
         // Brokers find offsets by Kafka's timestamps only, so this check is not possible with event times.
