@@ -77,6 +77,8 @@ pub struct Applier {
     oldest_slice: Option<Slice>,
     /// True if the state was loaded from a checkpoint, which may have keys that the changelog lacks.
     has_checkpoint: bool,
+    /// True if keys were skipped because they have expired.
+    pub has_skipped_expired: bool,
     /// The highest epoch so far, of the records or of the state from which the applier started.
     pub epoch: i64,
     /// The last applied commit: its spans and its epoch, which all of its parts (changelog records) share, and the number of applied parts.
@@ -106,6 +108,7 @@ impl Applier {
             bounds,
             oldest_slice,
             has_checkpoint,
+            has_skipped_expired: false,
             epoch,
             last: Vec::new(),
             last_epoch: epoch,
@@ -205,7 +208,9 @@ impl Applier {
         for span in &record.spans {
             self.offsets.insert(span.topic.to_owned(), span.end);
         }
-        self.fingerprints += self.effect(record).runs.iter().map(KeyRun::len).sum::<u64>();
+        let fingerprints = self.effect(record).runs.iter().map(KeyRun::len).sum::<u64>();
+        self.has_skipped_expired |= fingerprints == 0 && !record.runs.is_empty();
+        self.fingerprints += fingerprints;
         Outcome::Taken
     }
 
@@ -228,7 +233,8 @@ impl Applier {
     #[must_use]
     pub fn cut(&self, before: Offset, record: &ChangelogRecord<'_>) -> Option<Cut> {
         let back = record.spans.iter().find(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.start < applied))?;
-        Some(Cut::new(before, back, record))
+        let ends = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
+        Some(Cut { before, topic: back.topic.to_owned(), start: back.start, ends })
     }
 }
 
@@ -270,13 +276,6 @@ pub struct Cut {
 impl Cut {
     /// The maximum number of offset resets in a changelog. A changelog with more resets is not replayed.
     pub const MAX: usize = 100;
-
-    /// Creates the cut for a reset that the span `back` of the record at the changelog offset `before` shows.
-    #[must_use]
-    pub fn new(before: Offset, back: &Span<'_>, record: &ChangelogRecord<'_>) -> Self {
-        let ends = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
-        Self { before, topic: back.topic.to_owned(), start: back.start, ends }
-    }
 
     /// Adds this reset to `cuts`, for another read of the changelog. Removes each earlier reset if this reset voids the
     /// record that showed it, because the worker that logged this reset had restored its state without that record.

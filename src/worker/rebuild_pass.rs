@@ -6,12 +6,12 @@
 use super::Error;
 use super::rebuild_job::{Context, Job, PROGRESS_INTERVAL};
 use crate::broker::{Broker, ChangelogReader, Logged, ReadEnd};
-use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome, Span};
+use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
 use crate::fault;
 use crate::filter::ExactError;
 use crate::record::Offset;
 use crate::runtime;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// Records that were skipped because they end past the committed offset. They may have several epochs.
@@ -20,21 +20,7 @@ pub(super) struct Skipped {
     pub(super) offset: Offset,
     /// The highest epoch before the first of these records.
     pub(super) epoch: i64,
-    /// The input offset up to which these records have effects, by topic incarnation.
-    ends: BTreeMap<String, Offset>,
-}
-
-impl Skipped {
-    fn add(&mut self, record: &ChangelogRecord<'_>) {
-        self.ends.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
-    }
-
-    /// If the record at offset `before` has effects of the same input records, returns a cut that makes the skipped records void, because
-    /// the group never committed their offsets.
-    fn cut(&self, before: Offset, record: &ChangelogRecord<'_>) -> Option<Cut> {
-        let redone = record.spans.iter().find(|span| self.ends.get(span.topic).is_some_and(|&end| span.start < end))?;
-        Some(Cut::new(before, redone, record))
-    }
+    topics: BTreeSet<String>,
 }
 
 /// One pass over a changelog, from an offset to its end.
@@ -47,6 +33,8 @@ pub(super) struct Follow<'a, B: Broker> {
     pub(super) reported: Instant,
     pub(super) cut: Option<Cut>,
     pub(super) gap: bool,
+    /// The records that were skipped because they end past the committed offset. `None` if a later record of one of their topics was
+    /// applied: the group then never committed the skipped records.
     pub(super) past_bounds: Option<Skipped>,
     /// True if a record starts after the applied offset, for example because `state.changelog` was off for a while.
     pub(super) has_hole: bool,
@@ -82,7 +70,7 @@ impl<B: Broker> Follow<'_, B> {
         let warms_up = record.warms_up && !fault::defect("warm_up_taken_for_reset");
         let record = ChangelogRecord { warms_up, ..record };
         if self.gap && record.epoch >= applier.epoch {
-            self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
+            self.note_group_offsets(&record);
         }
         if self.gap || self.cuts.iter().any(|cut| cut.voids(logged.offset, &record)) {
             applier.epoch = applier.epoch.max(record.epoch);
@@ -99,20 +87,6 @@ impl<B: Broker> Follow<'_, B> {
             });
         }
         fault::point("rebuild.record");
-        if let Some(skipped) = self.past_bounds.as_mut()
-            && record.epoch >= applier.epoch
-        {
-            let is_within = |span: &Span<'_>| self.job.bounds.get(span.topic).is_none_or(|&bound| span.end <= bound);
-            if record.spans.iter().all(is_within)
-                && let Some(cut) = skipped.cut(logged.offset, &record)
-            {
-                self.cut = Some(cut);
-                return Ok(false);
-            }
-            skipped.add(&record);
-            applier.epoch = record.epoch;
-            return Ok(true);
-        }
         let (epoch, leaves_hole) = (applier.epoch, applier.leaves_hole(&record));
         let step = match applier.follow(&mut self.job.state.dedup, &record) {
             Ok(step) => step,
@@ -125,6 +99,8 @@ impl<B: Broker> Follow<'_, B> {
         };
         match step {
             Outcome::Taken => {
+                let is_redone = |skipped: &mut Skipped| record.spans.iter().any(|span| skipped.topics.contains(span.topic));
+                self.past_bounds.take_if(is_redone);
                 let state = &mut self.job.state;
                 if leaves_hole {
                     self.has_hole = true;
@@ -137,8 +113,9 @@ impl<B: Broker> Follow<'_, B> {
             }
             Outcome::Passed => return Ok(true),
             Outcome::PastBounds => {
-                let skipped = self.past_bounds.get_or_insert(Skipped { offset: logged.offset, epoch, ends: BTreeMap::new() });
-                skipped.add(&record);
+                let new = || Skipped { offset: logged.offset, epoch, topics: BTreeSet::new() };
+                let skipped = self.past_bounds.get_or_insert_with(new);
+                skipped.topics.extend(record.spans.iter().map(|span| span.topic.to_owned()));
                 return Ok(true);
             }
             Outcome::Foreign => {
@@ -151,7 +128,7 @@ impl<B: Broker> Follow<'_, B> {
                 // The remaining records are read only to find the highest epoch and the input offsets that the group has reached.
                 self.gap = true;
                 self.group_offsets.clone_from(&applier.offsets);
-                self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
+                self.note_group_offsets(&record);
                 return Ok(true);
             }
             Outcome::SetBack => {
@@ -165,5 +142,13 @@ impl<B: Broker> Follow<'_, B> {
             tracing::info!(partition = %self.job.partition, percent, keys = applier.fingerprints, "rebuilding state from the changelog");
         }
         Ok(true)
+    }
+
+    /// Notes the input offsets that the group had reached. A warm-up also logs records that the group had read long before.
+    fn note_group_offsets(&mut self, record: &ChangelogRecord<'_>) {
+        for span in &record.spans {
+            let known = self.group_offsets.get(span.topic).copied().filter(|_| record.warms_up).unwrap_or(span.end);
+            self.group_offsets.insert(span.topic.to_owned(), span.end.max(known));
+        }
     }
 }

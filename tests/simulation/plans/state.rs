@@ -74,6 +74,21 @@ fn a_hole_after_an_unfinished_warm_up_is_read_from_the_input() {
     check(&parse(include_str!("../seeds/hole_after_unfinished_warm_up_at_least_once.txt")));
 }
 
+/// A process is killed after it has logged a part of its warm-up. The next rebuild ends there, and reads the rest from the input. Keys that
+/// have expired by now may count in that rest.
+#[test]
+fn a_rebuild_that_ends_in_a_warm_up_keeps_expired_keys() {
+    check(&parse(include_str!("../seeds/expired_keys_needed_by_warm_up.txt")));
+}
+
+/// A rebuild skips records past the committed offset. After them, another member with an older checkpoint has logged its warm-up, which is
+/// not a reset.
+#[test]
+fn a_warm_up_after_skipped_records_keeps_the_checkpoint() {
+    check(&parse(include_str!("../seeds/skipped_before_warm_up.txt")));
+    check(&parse(include_str!("../seeds/skipped_before_warm_up_at_least_once.txt")));
+}
+
 /// With `at_least_once`, a crash leaves a changelog record whose offset was not committed. The record looks as if the offsets had been
 /// reset afterwards, but the checkpoint is from before that.
 #[test]
