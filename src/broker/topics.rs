@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The maximum time between two topic lists after consecutive changes have doubled it. A longer configured interval is kept.
+/// Limit up to which consecutive changes double the interval at which the topics are listed. A longer configured interval is kept.
 const INTERVAL_MAX: Duration = Duration::from_secs(8 * 60);
 /// The longest time that a change of the topics waits for rebuilds to finish.
 const REBUILD_WAIT: Duration = Duration::from_secs(10 * 60);

@@ -6,8 +6,8 @@ use super::Scratch;
 use super::encoding::Tag;
 
 impl Scratch {
-    /// Returns the parts of the key that is encoded in these buffers, in order: bytes as a string in quotes, other JSON values as written,
-    /// and the content of a value as its digest. A [`Reader`](super::Reader) must have read the key, because
+    /// Returns the parts of the encoded key, in order. Strings and bytes are in quotes, other JSON values are as written, and a content
+    /// part is shown as its digest. A [`Reader`](super::Reader) must have read the key, because
     /// [`KeySpec::fingerprint`](super::KeySpec::fingerprint) does not keep a key that is a single short field.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {

@@ -268,14 +268,16 @@ impl<B: Broker> Worker<B> {
 
     /// Commits the offsets of forwarded records after other records were rejected. Without transactions, an abort does not undo writes, so
     /// each retry would add copies of these records to the repartition topic. If copies are rejected as well, the retries might never end.
-    /// Adds the records that this commit rejects to `refused`. Commits nothing if the repartition topic itself has rejected records.
+    /// Adds the records that this commit rejects to `refused`. Commits nothing if a record was not written to the repartition topic.
     fn keep_forwarded(&mut self, source: &B::Consumer, refused: &mut Vec<Refused>) {
         if self.writer.sink.transactional() || fault::defect("forwarded_again") {
             return;
         }
         let offsets = self.assignment.forwarded(&self.topics);
         let is_forwarded = |refused: &Refused| self.topics.iter().any(|(_, topic)| topic.forwards_to(&refused.topic));
-        while !offsets.is_empty() && !refused.iter().any(is_forwarded) {
+        // A forwarded record may also have failed for another reason, for example because it was not delivered in time.
+        let is_repartition_topic = |name: &str| self.topics.iter().any(|(_, topic)| topic.forwards_to(name));
+        while !offsets.is_empty() && !refused.iter().any(is_forwarded) && !self.writer.sink.failed_to_deliver(is_repartition_topic) {
             match self.writer.sink.commit(&offsets, source, None) {
                 Ok(()) => return self.assignment.note_forwarded(offsets),
                 // Each attempt adds at least one rejected record, so the loop ends.

@@ -201,8 +201,8 @@ impl Topics {
     }
 }
 
-/// Groups spaces into units. The spaces of an input are in one unit, and so are all spaces of inputs that share a space. Repeats until no
-/// unit grows, because spaces and inputs can form a chain.
+/// Groups spaces into units. Two spaces are in the same unit if an input has both, directly or through a chain of other inputs and
+/// spaces. Repeats until no unit changes.
 fn connect(topics: &mut [InputTopic]) {
     loop {
         let mut is_changed = false;

@@ -65,7 +65,18 @@ impl<B: Broker> Sink<B> {
         let (delivery, patience) = (config.worker.delivery, config.worker.transaction_timeout * 2);
         let (failures, names_records) = (RefCell::default(), Cell::new(false));
         let (group, offset_request_bytes) = (config.kafka.group_id.clone(), Cell::new(REQUEST_BYTES_MAX));
-        Ok(Self { producer, delivery, patience, one_record_per_batch, batch_bytes, group, offset_request_bytes, failures, names_records })
+        Ok(Self {
+            producer,
+            delivery,
+            patience,
+            one_record_per_batch,
+            batch_bytes,
+            group,
+            offset_request_bytes,
+            failures,
+            undelivered: RefCell::default(),
+            names_records,
+        })
     }
 
     fn init(&self, transactional_id: &str, stop: &dyn Fn() -> bool) -> Result<(), ClientError> {

@@ -83,6 +83,8 @@ pub struct Sink<B: Broker> {
     /// The maximum estimated size of the offsets in one request. It shrinks when the group coordinator rejects a request as too large.
     offset_request_bytes: Cell<usize>,
     failures: RefCell<Vec<DeliveryFailure>>,
+    /// The topics of the records that were not written at the last failure, apart from records that their topics rejected.
+    undelivered: RefCell<BTreeSet<String>>,
     /// True after a broker has named the rejected records of a batch. Brokers before Kafka 2.4 do not name them.
     names_records: Cell<bool>,
 }
@@ -269,6 +271,11 @@ impl<B: Broker> Sink<B> {
         committed.map_err(|failure| self.explain(failure))
     }
 
+    /// True if the last failure includes records for topics that `is_of` selects, apart from the records that the topics rejected.
+    pub fn failed_to_deliver(&self, is_of: impl Fn(&str) -> bool) -> bool {
+        self.undelivered.borrow().iter().any(|topic| is_of(topic))
+    }
+
     /// Returns the error of a producer that can no longer be used.
     fn why_ended(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
@@ -295,6 +302,8 @@ impl<B: Broker> Sink<B> {
         self.take_reports();
         self.collect_failures();
         let failures = self.failures.take();
+        let other = failures.iter().filter(|failed| invalid(failed).is_none());
+        *self.undelivered.borrow_mut() = other.map(|failed| failed.topic.clone()).collect();
         if let Some(failed) = failures.iter().find(|failed| failed.code == ErrorCode::NotAuthorized) {
             return not_allowed(&message(failed));
         }
