@@ -193,7 +193,7 @@ impl<'a> Group<'a> {
         let committed = view.committed(&inputs)?;
         let offset = |(partition, committed): (TopicPartition, Committed)| {
             let refuse = |what: String| Error::Refused(format!("--offsets-of: group {other:?} {what}"));
-            let offset = committed.offset.ok_or_else(|| refuse(format!("has not committed an offset for {partition}")))?;
+            let offset = committed.offset.ok_or_else(|| refuse(format!("has not committed an offset for {partition}; if it has read nothing there, set one with kafka-consumer-groups.sh --reset-offsets --to-earliest")))?;
             let (_, high) = self.view.watermarks(&partition)?;
             if offset > high {
                 return Err(refuse(format!(
