@@ -117,7 +117,7 @@ impl ChangelogEnds {
         Ok(Self { observer: observe("read_committed")?, uncommitted: observe("read_uncommitted")? })
     }
 
-    fn ask(&self, client: &BaseConsumer<Observer>, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error> {
+    fn ask(client: &BaseConsumer<Observer>, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error> {
         let answer = client.fetch_watermarks(&partition.topic, partition.partition, timeout);
         answer.map_err(|error| Self::unanswered(client, &format!("cannot get the offsets of {partition}"), &error))
     }
@@ -149,11 +149,11 @@ impl Ends for ChangelogEnds {
     }
 
     fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error> {
-        self.ask(&self.observer, partition, timeout)
+        Self::ask(&self.observer, partition, timeout)
     }
 
     fn high_watermark(&self, partition: &TopicPartition, timeout: Duration) -> Result<Offset, Error> {
-        self.ask(&self.uncommitted, partition, timeout).map(|(_, end)| end)
+        Self::ask(&self.uncommitted, partition, timeout).map(|(_, end)| end)
     }
 }
 

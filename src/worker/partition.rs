@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// The worker warns above this fill level of the slice ([`Usage::load`](crate::filter::Usage::load)) and of the window, as the alert
-/// UnseenFilterFilling does.
+/// `UnseenFilterFilling` does.
 const FILLING: f64 = 0.8;
 
 /// The number of unsaved fingerprints that triggers an early checkpoint. They use about 50 MB of memory.

@@ -44,7 +44,8 @@ fn records_that_expired_unread_are_reported() {
     let mut worker = stream.setup.start("a");
     worker.wait_for_log("records were deleted before they were read", LIMIT);
     let address = address(&mut worker);
-    assert_eq!(metric(&address, &format!("unseen_deleted_unread_records_total{{topic=\"{}\"}}", stream.input)), 100.0);
+    let counted = metric(&address, &format!("unseen_deleted_unread_records_total{{topic=\"{}\"}}", stream.input));
+    assert!((counted - 100.0).abs() < 0.5, "{counted}");
     let log = stream.check(worker);
     assert!(log.contains("records=100"), "{log}");
 }

@@ -25,7 +25,7 @@ impl<B: Broker> Worker<B> {
     ///
     /// If a checkpoint, a changelog, or a repartition topic shows that the group has started before, its offsets were lost. In that case,
     /// no partition of the topic waits, and no record is skipped.
-    pub(super) fn take_unbegun(&mut self, source: &B::Consumer, all: &mut Vec<AssignedPartition>, began: Instant) -> Result<(), Error> {
+    pub(super) fn take_unbegun(&mut self, source: &B::Consumer, all: &mut Vec<AssignedPartition>, since: Instant) -> Result<(), Error> {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());
         }
@@ -38,7 +38,7 @@ impl<B: Broker> Worker<B> {
             let owns_first = all.iter().any(|assigned| assigned.topic == topic && assigned.partition.partition == 0);
             if is_first || is_any && owns_first {
                 if !fault::defect("stale_beginning_used") {
-                    self.take_offsets(source, all, (&partitions, committed), began)?;
+                    self.take_offsets(source, all, (&partitions, committed), since)?;
                 }
                 continue;
             }
