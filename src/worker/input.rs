@@ -162,9 +162,10 @@ impl Input {
         offset < self.warm_until
     }
 
-    /// Returns the offset to commit before the first record is emitted: the position, or the end of the warm-up if that is later.
+    /// Returns the offset to commit before the first record is emitted: the position without uncommitted records, or the end of the warm-up
+    /// if that is later.
     pub(super) fn beginning(&self) -> Offset {
-        self.position.max(self.warm_until)
+        self.committed.max(self.warm_until)
     }
 
     /// Returns the latest timestamp to which the record at this offset may advance a state's stream time. For a live record, this is `now`.

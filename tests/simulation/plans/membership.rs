@@ -104,3 +104,10 @@ fn nothing_is_committed_before_a_rebalance_is_handled() {
 fn late_answers_to_rebalances_leave_no_partition_unread() {
     check(&parse(include_str!("../seeds/late_answers.txt")));
 }
+
+/// With `at_least_once`, a new owner proves its membership with a commit before it announces itself. For an input without a committed offset,
+/// it must commit the starting offset, although it has read records.
+#[test]
+fn a_proof_of_membership_commits_no_records() {
+    check(&parse(include_str!("../seeds/membership_proved_at_uncommitted_position.txt")));
+}

@@ -7,7 +7,6 @@ mod entries;
 mod fault_points;
 mod membership;
 mod offsets;
-mod open;
 mod repartition;
 mod state;
 mod transactions;
