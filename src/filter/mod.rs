@@ -286,7 +286,7 @@ pub enum CapacityError {
     /// The process cannot get the memory for another part of the filter, or a cuckoo filter has reached its limit of 256 GiB or 2^48
     /// tables.
     #[error(
-        "the filter cannot grow, because the process cannot get more memory, or because a cuckoo filter has reached its limit of 256 GiB; if memory is short, give the process more, or start more workers on other machines"
+        "the filter cannot grow, because the process cannot get more memory, or because a cuckoo filter has reached its limit of 256 GiB; give the process more memory, start more workers on other machines, or set another filter.kind"
     )]
     Memory,
     /// The filter has reached its maximum memory, and [`Growth::at_max`] is [`AtMaxMemory::Stop`].

@@ -217,7 +217,7 @@ pub struct PartitionStatus {
     pub lag: Option<Offset>,
     /// Stream time: the latest record time that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
-    /// The time at which the partition stopped at a producer's open transaction; null if there is none.
+    /// The time at which reading stopped at a producer's open transaction; null if no transaction blocks the partition.
     pub open_transaction_since_ms: Option<Timestamp>,
     /// The time at which reads of the partition started to fail, for example because of a corrupt batch; null if it can be read.
     pub unreadable_since_ms: Option<Timestamp>,

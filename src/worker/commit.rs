@@ -274,9 +274,9 @@ impl<B: Broker> Worker<B> {
             return;
         }
         let offsets = self.assignment.forwarded(&self.topics);
-        let is_forwarded = |refused: &Refused| self.topics.iter().any(|(_, topic)| topic.forwards_to(&refused.topic));
-        // A forwarded record may also have failed for another reason, for example because it was not delivered in time.
         let is_repartition_topic = |name: &str| self.topics.iter().any(|(_, topic)| topic.forwards_to(name));
+        let is_forwarded = |refused: &Refused| is_repartition_topic(&refused.topic);
+        // A forwarded record may also have failed for another reason, for example because it was not delivered in time.
         while !offsets.is_empty() && !refused.iter().any(is_forwarded) && !self.writer.sink.failed_to_deliver(is_repartition_topic) {
             match self.writer.sink.commit(&offsets, source, None) {
                 Ok(()) => return self.assignment.note_forwarded(offsets),

@@ -57,7 +57,7 @@ pub(super) fn judge_one(
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Judges as many of the first records as possible in one batch and remembers their verdicts. Returns the number of judged records,
+    /// Judges the next records in one batch, as many as possible, and remembers their verdicts. Returns the number of judged records,
     /// which may be zero, and the error of the next record if it cannot be judged.
     pub(super) fn judge_batch(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> (usize, Option<ExactError>) {
         let Some(horizon) = self.batch_horizon(messages) else { return (0, None) };
