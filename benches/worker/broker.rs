@@ -10,6 +10,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::Offset;
 use std::cell::Cell;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -85,6 +86,19 @@ impl Broker {
         self.create(&topic.name, stream.partitions);
         records::produce(&self.address, &topic.name, stream, 0..stream.records);
         topic
+    }
+
+    /// Returns the size of a topic's log files in bytes, or 0 if the broker was already running.
+    pub fn log_bytes(&self, topic: &str) -> u64 {
+        let Some((_, dir)) = &self.script else { return 0 };
+        let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().collect::<Vec<_>>();
+        let is_of_topic =
+            |name: &str| name.rsplit_once('-').is_some_and(|(name, partition)| name == topic && partition.parse::<u32>().is_ok());
+        let partitions = entries(dir.path()).into_iter().flat_map(|broker| entries(&broker.path()));
+        let partitions = partitions.filter(|partition| partition.file_name().to_str().is_some_and(is_of_topic));
+        let files = partitions.flat_map(|partition| entries(&partition.path()));
+        let logs = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "log"));
+        logs.filter_map(|log| log.metadata().ok()).map(|data| data.len()).sum()
     }
 
     /// Deletes all topics with this prefix to free disk space.

@@ -57,6 +57,8 @@ pub struct Unseen {
     pub workers: usize,
     pub delivery: &'static str,
     pub confirm: bool,
+    /// Compression of the output, in librdkafka's terms.
+    pub compression: &'static str,
     /// Listen address of the status endpoint, or `off`.
     pub http: String,
     /// File prefix for callgrind's counts, one file per thread. The worker then runs under callgrind.
@@ -78,6 +80,7 @@ impl Unseen {
             workers: 1,
             delivery: "exactly_once",
             confirm: false,
+            compression: "lz4",
             http: "off".to_owned(),
             callgrind: None,
             lines: "",
@@ -87,19 +90,19 @@ impl Unseen {
     }
 
     fn configuration(&self, job: &Job) -> String {
-        let Self { key, commit, checkpoint, workers, delivery, confirm, http, lines, kind, .. } = self;
+        let Self { key, commit, checkpoint, workers, delivery, confirm, compression, http, lines, kind, .. } = self;
         let stream = job.topic.stream;
         // With random ids, the records' times fill the window, so each slice has its share of the ids. Otherwise, all ids may be in one
         // slice, so each slice needs room for all of them.
         let slices = if stream.ids == Ids::Random { 1 } else { SLICES };
         let capacity = self.capacity.unwrap_or(slices * stream.distinct());
         // Under callgrind, everything takes fifty times as long.
-        let (timeout, properties) = if self.callgrind.is_some() { ("60s", r#""session.timeout.ms" = "60000""#) } else { ("10s", "") };
+        let (timeout, session) = if self.callgrind.is_some() { ("60s", r#", "session.timeout.ms" = "60000""#) } else { ("10s", "") };
         let filter = format!(", capacity = {capacity}, false_positive_rate = 1e-4, confirm = {confirm}");
         format!(
             r#"
             [kafka]
-            properties = {{ {properties} }}
+            properties = {{ "compression.type" = "{compression}"{session} }}
             bootstrap_servers = "{broker}"
             group_id = "{group}"
             [worker]
@@ -146,6 +149,11 @@ pub struct Job<'a> {
 impl Job<'_> {
     pub fn output(&self) -> String {
         format!("{}-out", self.name)
+    }
+
+    /// The topic for duplicates, to which OUTPUT-duplicates in [`Unseen::lines`] refers.
+    pub fn duplicates(&self) -> String {
+        format!("{}-duplicates", self.output())
     }
 
     pub fn state(&self) -> PathBuf {
@@ -198,7 +206,7 @@ impl Contender {
             Self::Consume { .. } => 0..=0,
             Self::PassOn { every, .. } => stream.records.div_ceil(*every)..=stream.records.div_ceil(*every),
             // Up to 1 in 5,000 ids, plus ten, may be missing. This is twice the configured false-positive rate.
-            Self::Unseen(Unseen { confirm: false, .. }) => ids.saturating_sub(ids / 5000 + 10)..=ids,
+            Self::Unseen(Unseen { confirm: false, kind: AGING, .. }) => ids.saturating_sub(ids / 5000 + 10)..=ids,
             _ => ids..=ids,
         }
     }

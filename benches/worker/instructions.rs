@@ -8,6 +8,7 @@ use crate::records::{Form, Stream};
 use crate::report::publish;
 use crate::run::Run;
 use crate::table::{Table, thousands};
+use crate::throughput::DUPLICATES;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,7 @@ const OPTIONS: &[Cost] = &[
     Cost { name: "a second entry for the input", lines: SECOND_ENTRY, ..USUAL },
     Cost { name: "optional", key: r#"{ field = "/id", optional = true }"#, ..USUAL },
     Cost { name: "normalize = [\"trim\", \"lowercase\"]", key: r#"{ field = "/id", normalize = ["trim", "lowercase"] }"#, ..USUAL },
+    Cost { name: "on_duplicate = { topic = ... }", lines: DUPLICATES, ..USUAL },
     Cost { name: "kind = \"exact\"", kind: "exact", ..USUAL },
     Cost { name: "kind = \"exact\", emit = \"on_change\"", kind: "exact", lines: r#"emit = { on_change = { field = "/id" } }"#, ..USUAL },
     Cost { name: "time", form: Form::Timed, lines: r#"time = { field = "/ts" }"#, ..USUAL },

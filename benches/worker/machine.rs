@@ -61,6 +61,12 @@ impl Usage {
         Self { idle: ticks[3] + ticks[4], all: ticks.iter().sum() }
     }
 
+    /// Returns the used CPU time since an earlier reading, in seconds.
+    pub fn busy_since(&self, earlier: &Self) -> f64 {
+        let ticks = |usage: &Self| usage.all - usage.idle;
+        ticks(self).saturating_sub(ticks(earlier)) as f64 / rustix::param::clock_ticks_per_second() as f64
+    }
+
     /// Returns the idle share of CPU time since an earlier reading. The subtractions saturate, because iowait may decrease.
     pub fn idle_since(&self, earlier: &Self) -> f64 {
         self.idle.saturating_sub(earlier.idle) as f64 / self.all.saturating_sub(earlier.all).max(1) as f64

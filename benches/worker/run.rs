@@ -27,6 +27,8 @@ pub struct Cost {
     /// Bytes written to disk, including while stopping.
     pub written: u64,
     pub outputs: usize,
+    /// Size of the output topic's log in bytes, or 0 if the benchmark did not start the broker.
+    pub output_bytes: u64,
 }
 
 pub struct Run<'a> {
@@ -49,7 +51,9 @@ impl<'a> Run<'a> {
     pub fn start(broker: &'a Broker, topic: &'a Topic, contender: &'a Contender) -> Self {
         let dir = TempDir::new().expect("a directory");
         let job = Job { broker: &broker.address, topic, name: broker.new_name("run"), dir: dir.path().to_owned() };
-        broker.create(&job.output(), topic.stream.partitions);
+        for output in [job.output(), job.duplicates()] {
+            broker.create(&output, topic.stream.partitions);
+        }
         let (process, read) = contender.start(&job);
         Self { broker, contender, job, process, read, _dir: dir }
     }
@@ -86,6 +90,7 @@ impl<'a> Run<'a> {
     /// Panics if the output does not have the expected number of records.
     pub fn finish(mut self, samples: &Samples) -> Cost {
         let memory = self.process.memory_peak();
+        let output_bytes = self.broker.log_bytes(&self.job.output());
         let (written, outputs) = self.count();
         let all = samples.all();
         let each = self.job.topic.stream.records as f64 / all as f64;
@@ -96,6 +101,7 @@ impl<'a> Run<'a> {
             state: process::disk(&self.job.state()),
             written,
             outputs,
+            output_bytes,
         }
     }
 

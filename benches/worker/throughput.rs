@@ -19,6 +19,9 @@ const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);
 const DEFAULT: Duration = Duration::from_millis(200);
 
+/// Writes duplicates with their headers to another topic.
+pub const DUPLICATES: &str = r#"on_duplicate = { topic = "OUTPUT-duplicates" }"#;
+
 pub struct Row {
     pub name: &'static str,
     pub contender: Contender,
@@ -64,6 +67,8 @@ pub fn rows(binary: &Path) -> Vec<Row> {
         row("unseen, at_least_once, commit 100 ms", unseen(SHORT, |unseen| unseen.delivery = "at_least_once"), 50, Some(HALF_SHORT)),
         row("unseen, 2 workers, commit 100 ms", unseen(SHORT, |unseen| unseen.workers = 2), 50, Some(HALF_SHORT)),
         row("unseen, 4 workers, commit 100 ms", unseen(SHORT, |unseen| unseen.workers = 4), 50, Some(HALF_SHORT)),
+        row("unseen, no compression, commit 100 ms", unseen(SHORT, |unseen| unseen.compression = "none"), 50, None),
+        row("unseen, zstd, commit 100 ms", unseen(SHORT, |unseen| unseen.compression = "zstd"), 50, None),
         row("unseen, commit 200 ms (default)", unseen(DEFAULT, |_| ()), 50, None),
         pictured("Kafka Streams, RocksDB, commit 100 ms", Contender::KafkaStreams { commit: SHORT }, Some(HALF_SHORT)),
         pictured(HALF_LONG[0], pass_on(jemalloc, 2, LONG), None),
@@ -72,6 +77,8 @@ pub fn rows(binary: &Path) -> Vec<Row> {
         row("unseen, 2 workers, commit 1 s", unseen(LONG, |unseen| unseen.workers = 2), 50, Some(HALF_LONG)),
         row("unseen, record key, commit 1 s", unseen(LONG, record_key), 50, Some(HALF_LONG)),
         row("unseen, confirm, commit 1 s", unseen(LONG, |unseen| unseen.confirm = true), 50, Some(HALF_LONG)),
+        row("unseen, exact, commit 1 s", unseen(LONG, |unseen| unseen.kind = "exact"), 50, Some(HALF_LONG)),
+        row("unseen, duplicates written, commit 1 s", unseen(LONG, |unseen| unseen.lines = DUPLICATES), 50, None),
         pictured("Kafka Streams, RocksDB, commit 1 s", Contender::KafkaStreams { commit: LONG }, Some(HALF_LONG)),
         pictured("Flink, RocksDB, checkpoint 1 s", Contender::Flink { commit: LONG }, Some(HALF_LONG)),
     ]
@@ -160,6 +167,8 @@ fn table(rows: &[Row], costs: &[Vec<Cost>]) -> Table {
         "peak RSS",
         "state on disk",
         "written to disk",
+        "output topic",
+        "µs CPU of others",
         "rate / ceiling (jemalloc)",
         "CPU / ceiling (jemalloc)",
         "rate / ceiling (glibc)",
@@ -176,6 +185,8 @@ fn table(rows: &[Row], costs: &[Vec<Cost>]) -> Table {
             bytes(|cost| cost.memory),
             bytes(|cost| cost.state),
             bytes(|cost| cost.written),
+            bytes(|cost| cost.output_bytes),
+            format!("{:.2}", middle(&|cost| cost.settled.others)),
         ];
         cells.extend(row.of_ceilings(costs_of_row, rows, costs));
         table.row(cells);

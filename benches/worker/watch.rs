@@ -36,6 +36,8 @@ pub struct Pace {
     pub cpu: f64,
     /// Idle share of the machine's CPU time.
     pub idle: f64,
+    /// CPU time of all other processes per record read, in microseconds. Almost all of it is the broker's.
+    pub others: f64,
 }
 
 /// Samples a process until its run is complete and has made no progress for a second.
@@ -70,6 +72,12 @@ impl Samples {
         let records = (to.count - from.count) as f64 * records;
         let (took, worked) = (to.at - from.at, to.worked - from.worked);
         assert!(took > 0.0, "the run ended before it could be measured; use more records");
-        Pace { rate: records / took, cpu: worked * 1e6 / records, idle: to.machine.idle_since(&from.machine) }
+        let others = to.machine.busy_since(&from.machine) - worked;
+        Pace {
+            rate: records / took,
+            cpu: worked * 1e6 / records,
+            idle: to.machine.idle_since(&from.machine),
+            others: others * 1e6 / records,
+        }
     }
 }

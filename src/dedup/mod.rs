@@ -120,14 +120,8 @@ impl Dedup {
         self.advance(time, max_timestamp);
         self.mutation = None;
         let late = self.rules.late != Late::Emit && self.is_late(time);
-        // Unless the record is late, or the exact store counts keys for the filter, one call looks the key up and inserts it.
-        let at_once = !late && !self.is_led();
-        let maybe = match &mut self.filter {
-            None => true,
-            Some(filter) if at_once => filter.check_and_insert(fingerprint)?,
-            Some(filter) => filter.contains(fingerprint),
-        };
-        if maybe && self.confirm(fingerprint)? {
+        let seen = if late { self.contains(fingerprint)? } else { self.check_and_insert(fingerprint)? };
+        if seen {
             // Late records do not count towards the measured error rate, because unseen late records are not inserted.
             if !late {
                 self.watch(|watched, clock| watched.dropped(fingerprint, clock));
@@ -140,25 +134,19 @@ impl Dedup {
         if late {
             return Ok(Verdict::Late);
         }
-        if maybe || !at_once {
-            self.insert(fingerprint)?;
-        } else if let Some(exact) = &mut self.exact {
-            exact.insert(fingerprint)?;
-        }
         self.watch(|watched, clock| watched.emitted(fingerprint, clock));
         self.mutation = Some(Mutation::Insert);
         Ok(Verdict::Unseen)
     }
 
     /// Returns the latest record time for which [`Dedup::judge_batch`] may be called: the end of the open slice. Until then, no slice
-    /// expires, and each key needs only one call to the filter. Returns `None` if records must be judged one by one. This is the case with
-    /// an exact store, with `refresh`, for `stable`, in a window by count, if late records are not emitted, and until the first time is
-    /// known.
+    /// expires. Returns `None` if records must be judged one by one. This is the case with `refresh`, for `stable`, in a window by count,
+    /// if late records are not emitted, and until the first time is known.
     #[must_use]
     pub fn batch_horizon(&self) -> Option<Timestamp> {
-        let Rules { window, refresh, late, exact, .. } = self.rules;
-        let is_usual = !exact && !refresh && late == Late::Emit && self.rules.is_sliced();
-        let slice = self.filter.as_ref().filter(|_| is_usual)?.slice()?;
+        let Rules { window, refresh, late, filter, .. } = self.rules;
+        let is_usual = !refresh && late == Late::Emit && filter.is_none_or(|spec| spec.kind().properties().keeps_window);
+        let slice = self.slice().filter(|_| is_usual)?;
         Some(window.start_of(slice.next())?.saturating_sub(1))
     }
 
@@ -170,14 +158,16 @@ impl Dedup {
     /// record.
     pub fn judge_batch(&mut self, fingerprints: &[Fingerprint], times: &[Timestamp], seen: &mut Vec<bool>) -> Result<(), ExactError> {
         seen.clear();
-        let Some(filter) = &mut self.filter else { return Ok(()) };
-        let judged = filter.check_and_insert_each(fingerprints, seen);
+        let judged = match (&mut self.filter, &self.exact) {
+            (Some(filter), None) => filter.check_and_insert_each(fingerprints, seen).map_err(ExactError::from),
+            _ => fingerprints.iter().try_for_each(|&fingerprint| self.check_and_insert(fingerprint).map(|there| seen.push(there))),
+        };
         // Like `judge`, advance stream time even for a record that cannot be decided.
         let shown = times.iter().take(seen.len() + usize::from(judged.is_err()));
         self.stream_time = self.stream_time.max(shown.max().copied());
         self.mutation = seen.last().filter(|seen| judged.is_ok() && !**seen).map(|_| Mutation::Insert);
         self.watch(|watched, clock| watched.judged(fingerprints, seen, clock));
-        Ok(judged?)
+        judged
     }
 
     /// Retracts a key because a record asks for it: the next record with this key is unseen. If there is an exact store, retracting a key
@@ -198,6 +188,32 @@ impl Dedup {
             let rules = &self.rules;
             report(watched, &|| rules.expiry_clock(&**filter));
         }
+    }
+
+    /// Returns true if a key is seen. Otherwise, inserts it.
+    #[inline]
+    fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
+        // Unless the exact store counts keys for the filter, one call of the filter looks the key up and inserts it.
+        let at_once = !self.is_led();
+        let maybe = match &mut self.filter {
+            None => true,
+            Some(filter) if at_once => filter.check_and_insert(fingerprint)?,
+            Some(filter) => filter.contains(fingerprint),
+        };
+        if maybe && self.confirm(fingerprint)? {
+            return Ok(true);
+        }
+        if maybe || !at_once {
+            self.insert(fingerprint)?;
+        } else if let Some(exact) = &mut self.exact {
+            exact.insert(fingerprint)?;
+        }
+        Ok(false)
+    }
+
+    fn contains(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
+        let maybe = self.filter.as_ref().is_none_or(|filter| filter.contains(fingerprint));
+        Ok(maybe && self.confirm(fingerprint)?)
     }
 
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), ExactError> {

@@ -60,7 +60,8 @@ proptest! {
         prop_assert_eq!(&many.log, &one.log);
         prop_assert_eq!(many.dedup.metadata(), one.dedup.metadata());
         prop_assert_eq!(state(&mut many.dedup), state(&mut one.dedup));
-        let may = rules.filter.is_some() && !rules.exact && !rules.refresh && rules.is_sliced() && rules.window.length_ms().is_some();
+        let keeps_window = rules.filter.is_none_or(|filter| filter.kind().properties().keeps_window);
+        let may = keeps_window && !rules.refresh && rules.window.length_ms().is_some();
         prop_assert!(may || together == 0);
     }
 }
@@ -69,8 +70,10 @@ proptest! {
 fn ordinary_records_are_judged_in_batches() {
     let window = Window::time(1_000, 4);
     let sliced = Kind::ALL.iter().filter(|kind| kind.properties().keeps_window);
-    for filter in sliced.filter_map(|&kind| of_kind(kind, window, 100)) {
-        let mut live = Live::new(Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit, emit: Emit::First });
+    let filters = sliced.filter_map(|&kind| of_kind(kind, window, 100)).map(Some);
+    let confirmed = [(None, true), (of_kind(Kind::default(), window, 100), true)];
+    for (filter, exact) in filters.map(|filter| (filter, false)).chain(confirmed) {
+        let mut live = Live::new(Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First });
         assert_eq!(judge_in_batch(&mut live, 0, &[(1, 5)]), None, "no timestamp yet");
         let arrival = Arrival { topic: 0, number: 1, clock: 5, timed: true, retract: false, commit: false };
         judge(&mut live.dedup, &arrival, 5);

@@ -13,6 +13,7 @@
 use super::{CapacityError, MetadataError, Slice, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
+use foldhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -78,7 +79,7 @@ struct Generation {
     keys: u64,
     /// True if the archive may contain fingerprints of this generation.
     stored: bool,
-    changes: HashMap<Fingerprint, Change>,
+    changes: HashMap<Fingerprint, Change, RandomState>,
 }
 
 /// The exact store of one partition.
@@ -177,7 +178,7 @@ impl Exact {
         if self.open().is_none() {
             let (id, slice) = (self.next_id, self.current());
             self.next_id += 1;
-            self.generations.push_back(Generation { id, slice, keys: 0, stored: false, changes: HashMap::new() });
+            self.generations.push_back(Generation { id, slice, keys: 0, stored: false, changes: HashMap::default() });
         }
         let (entry, content) = self.entry(fingerprint);
         if let Some(open) = self.generations.back_mut() {
@@ -311,7 +312,7 @@ impl Exact {
     pub fn mark_clean(&mut self) {
         self.mark_stored();
         for generation in &mut self.generations {
-            generation.changes = HashMap::new();
+            generation.changes = HashMap::default();
         }
         self.unsaved = 0;
     }
@@ -347,7 +348,7 @@ impl Exact {
             slice: stored.slice,
             keys: stored.keys,
             stored: true,
-            changes: HashMap::new(),
+            changes: HashMap::default(),
         });
         exact.generations = generations.collect();
         Ok(exact)
