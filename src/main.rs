@@ -17,7 +17,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 static MALLOC_CONF: &[u8; 16] = b"narenas_ratio:1\0";
 
 fn main() -> ExitCode {
-    // The commit is read here and not in the library, so that a new commit recompiles only this file.
+    // This file reads the commit, so that a new commit does not recompile the library.
     unseen::cli::main(commit(option_env!("UNSEEN_COMMIT"), ARCHIVED))
 }
 

@@ -93,7 +93,7 @@ impl Tls {
     }
 
     /// Reads the files every minute until the future is dropped. If the files have changed and are valid, new connections use them. If they
-    /// cannot be used, the previous files stay in use, because the new ones may be only partly written.
+    /// are invalid, the previous files stay in use, because the new files may be only partly written.
     pub async fn renew(&self) {
         loop {
             sleep(READ_EVERY).await;
@@ -105,7 +105,7 @@ impl Tls {
         }
     }
 
-    /// Loads the files if their contents changed. Returns true if they did.
+    /// Loads the files if their contents have changed. Returns true if the new contents are in use.
     fn read_again(&self) -> Result<bool, String> {
         let contents = read(&self.files)?;
         if contents == self.read().contents {

@@ -4,10 +4,10 @@
 //! beyond its bounds, decrease a count, or drop a frequent value, because each frequent value is a metrics series for the lifetime of the
 //! process.
 //!
-//! A value is named, which means that it gets counts of its own, if significantly more than one in [`SHARE`] records have the value. The
-//! Misra-Gries algorithm ("Finding repeated elements", Science of Computer Programming 2, 1982) estimates how often a value occurs. With
-//! `n` counters, an estimate is never too high, and too low by at most one `n`th of the records. When only a few of the [`NAMED_MAX`]
-//! names are left, a value must be more frequent to be named.
+//! A value is named if significantly more than one in [`SHARE`] records have it. Only named values get counts of their own. The Misra-Gries
+//! algorithm ("Finding repeated elements", Science of Computer Programming 2, 1982) estimates how often a value occurs. With `n` counters,
+//! an estimate is never too high, and too low by at most one `n`th of the records. When only a few of the [`NAMED_MAX`] names are left, a
+//! value must be more frequent to be named.
 
 use crate::format::{RecordFormat, Schemas};
 use crate::key::{Field, ValueReader};
@@ -18,11 +18,11 @@ pub const NAMED_MAX: usize = 64;
 pub const SHARE: u64 = 256;
 /// If few names are left, a value is named only if more than one in `SHARE_OF_LAST` × (remaining names) records have the value.
 const SHARE_OF_LAST: u64 = 16;
-/// Minimum number of records with a value before the value is named. With fewer records, some values would be named by chance.
+/// The minimum number of records with a value before the value is named. With fewer records, some values would be named by chance.
 const LEAST: u64 = 16;
-/// Maximum number of counters for values that are not named yet.
+/// The maximum number of counters for values that are not named yet.
 const CANDIDATES_MAX: usize = 1024;
-/// Maximum length of a value in bytes. Longer values are truncated.
+/// The maximum length of a value in bytes. Longer values are truncated.
 const BYTES_MAX: usize = 64;
 
 /// The location of the counted value in a record.
@@ -35,8 +35,8 @@ pub enum CountBy {
 }
 
 impl CountBy {
-    /// Returns the counted value of a record. Returns `None` if the record has no text or number at this location, or if it cannot be
-    /// decoded, for example because its schema is not known yet.
+    /// Returns the counted value of a record. Returns `None` if the record has no text or number at this location. Also returns `None` if
+    /// the record cannot be decoded, for example because its schema is not known yet.
     #[must_use]
     pub fn text<'a>(
         &self,
@@ -102,7 +102,7 @@ impl ValueCounts {
         } else if self.candidates.len() < CANDIDATES_MAX {
             self.candidates.insert(value.to_owned(), 1);
         } else {
-            // Without a free counter for the value, the algorithm decrements all counters. Each decrement undoes an earlier increment, so
+            // If no counter is free for the value, the algorithm decrements all counters. Each decrement undoes an earlier increment, so
             // the average cost per record is low.
             self.candidates.retain(|_, count| {
                 *count -= 1;

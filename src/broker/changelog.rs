@@ -27,7 +27,7 @@ pub struct Logged<'a> {
 /// The reason why [`ChangelogReader::read`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// The reader has reached the end, or `take` or `stop` has ended the read.
+    /// The reader has reached the end, `take` has returned false, or `stop` has returned true.
     Reached,
     /// The position is no longer in the log, because the log was trimmed or recreated.
     Trimmed,
@@ -42,7 +42,7 @@ pub trait ChangelogReader {
     /// Returns the log start offset and the last stable offset, or `None` if the changelog has an open transaction. Errors can be retried.
     fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error>;
     /// Passes the committed records from offset `from` up to offset `end` (exclusive) to `take`, in order. Stops early if `take` returns
-    /// false or `stop` returns true. `take` may also get records past `end`.
+    /// false or `stop` returns true. `take` can also get records past `end`.
     fn read<E: From<Error>>(
         &self,
         changelog: &TopicPartition,
@@ -64,7 +64,8 @@ pub trait ChangelogReader {
                         (next, errors) = (logged.offset + 1, 0);
                         read = take(logged).map_or_else(|error| Some(Err(error)), |more| (!more).then_some(Ok(ReadEnd::Reached)));
                     }
-                    // After a leader change, a broker may report an end below `end`, because it does not know the high watermark yet.
+                    // After a leader change, a broker can report an end below `end`, because it does not know the high watermark yet. Then
+                    // the reader continues.
                     TailEvent::End(reached) => read = (reached >= end).then_some(Ok(ReadEnd::Reached)),
                     TailEvent::OutOfRange => read = Some(Ok(ReadEnd::Trimmed)),
                     TailEvent::Error => has_failed = true,
@@ -94,7 +95,7 @@ pub enum TailEvent<'m> {
     Record(Logged<'m>),
     /// All records below this offset were read, and there are no more yet.
     End(Offset),
-    /// The position is outside the log. The partition is no longer being read.
+    /// The position is outside the log, and the tail has stopped reading the partition.
     OutOfRange,
     /// A fetch failed. The caller must stop the partition and start it again at its current position, because later records may follow a
     /// gap.

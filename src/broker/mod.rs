@@ -50,8 +50,8 @@ pub trait Broker: Clone + Send + Sync + 'static {
     /// Waits for a broker and returns the names of all topics that the configured user may see.
     fn topics(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error>;
 
-    /// Waits for a broker and checks the configured topics. Creates missing internal topics and adds partitions to changelogs that have
-    /// fewer than the topics of their key space.
+    /// Waits for a broker and checks the configured topics. Creates missing internal topics. Adds partitions to a changelog that has fewer
+    /// partitions than the topics of its key space.
     fn discover(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error>;
 
     /// Returns an error message for each topic in `known` that no longer exists, or nothing if the brokers do not respond.
@@ -92,14 +92,14 @@ pub trait Record {
     }
 }
 
-/// A change of the group that the worker must answer with [`Consumer::assign`] or [`Consumer::unassign`].
+/// A change of this consumer's assignment, which the worker must answer with [`Consumer::assign`] or [`Consumer::unassign`].
 #[derive(Debug)]
 pub enum Rebalance {
     Assigned(Vec<TopicPartition>),
     /// This consumer must release these partitions or has already lost them.
     Revoked {
         partitions: Vec<TopicPartition>,
-        /// True if other members may already own the partitions, so that it is too late to commit.
+        /// True if other members may already own the partitions. It is then too late to commit.
         lost: bool,
     },
 }
@@ -165,7 +165,7 @@ pub trait Consumer {
     /// True if the group may already have given this consumer's partitions to other members.
     fn lost(&self) -> bool;
     /// Restarts fetching the `stopped` partitions and resumes them. `all` contains the positions of all assigned partitions, including
-    /// `stopped`. With the eager protocol, all of them are restarted.
+    /// `stopped`. With the eager protocol, all assigned partitions are restarted.
     fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Returns the high watermark of a partition as of its last fetch, or `None` before its first fetch.
     fn end(&self, partition: &TopicPartition) -> Option<Offset>;
@@ -187,7 +187,8 @@ pub trait Consumer {
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error>;
     /// Returns the log start offset and the last stable offset. Errors can be retried.
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error>;
-    /// Returns the ids of topics by name. The map is empty with brokers before Kafka 2.8, which have no topic ids. Errors can be retried.
+    /// Returns the ids of topics by name. The map is empty if the brokers are older than Kafka 2.8, which introduced topic ids. Errors can
+    /// be retried.
     fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error>;
     /// Returns the offset of the first record with a timestamp of `time` or later, or `None` if there is no such record. Errors can be
     /// retried.
@@ -219,11 +220,12 @@ pub enum OutgoingTime {
 }
 
 pub trait HeaderChanges {
-    /// The indexes of headers to remove first. Headers at other indexes stay, even if they have the same names.
+    /// The indexes of the headers to remove, counted before any other change. An index removes a single header, even if other headers have
+    /// the same name.
     fn removed_positions(&self) -> Range<usize> {
         0..0
     }
-    /// The names of the headers to remove next.
+    /// The names of the headers to remove afterward. A name removes all headers that have it.
     fn removed(&self) -> impl Iterator<Item = &CStr>;
     fn added(&self) -> impl Iterator<Item = (&CStr, &[u8])>;
 }
@@ -298,7 +300,7 @@ pub struct Cluster {
     pub warnings: Vec<String>,
 }
 
-/// The error codes of a client or a broker that callers handle differently.
+/// The error codes of clients and brokers that callers distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
     /// The user lacks a permission on the topic.
@@ -356,7 +358,7 @@ impl fmt::Display for ClientError {
 /// it.
 pub fn delivery_timeout(config: &Config) -> Duration {
     let set = ["message.timeout.ms", "topic.message.timeout.ms"].into_iter().filter_map(|name| config.kafka.properties.get(name));
-    // Zero or less means no limit.
+    // In librdkafka, zero means no limit.
     let set = set.filter_map(|text| text.parse().ok()).filter(|&millis| millis > 0).map(Duration::from_millis);
     set.fold(config.worker.transaction_timeout, Duration::min)
 }

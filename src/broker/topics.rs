@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Limit up to which consecutive changes double the interval at which the topics are listed. A longer configured interval is kept.
+/// The limit for doubling the interval at which the topics are listed. A longer configured interval is not shortened.
 const INTERVAL_MAX: Duration = Duration::from_secs(8 * 60);
 /// The longest time that a change of the topics waits for rebuilds to finish.
 const REBUILD_WAIT: Duration = Duration::from_secs(10 * 60);
@@ -99,7 +99,8 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
         if now.is_subset(&read) {
             return Ok(Refreshed::Same(left_out));
         }
-        // Usually, only topics that are not read have changed. To save requests, check them without the matching topics that are read.
+        // Usually, only topics that are not read have changed. To save requests, do not check the topics that are already read and match a
+        // pattern.
         let others: BTreeSet<_> = names.iter().filter(|name| !read.contains(name.as_str())).cloned().collect();
         let others = resolve_among(config, &others, &discover)?;
         let inputs: BTreeSet<_> = config.topics.iter().map(|topic| &topic.input).collect();

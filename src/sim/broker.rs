@@ -174,7 +174,7 @@ impl Broker for SimBroker {
     }
 }
 
-/// The input and the outputs of a topic, each with the setting that names it.
+/// Returns the input and the outputs of a topic, each with the name of the setting that contains it.
 fn named(topic: &Topic) -> Vec<(&'static str, &str)> {
     [("input", topic.input.as_str())].into_iter().chain(topic.outputs()).collect()
 }
@@ -183,7 +183,7 @@ fn problem(topic: &Topic, message: String) -> Problem {
     Problem { input: topic.input.clone(), message }
 }
 
-/// Returns the internal topics, each with the configured topic that needs it and its partition count (`kafka::changelog::ensure`). An
+/// Returns the internal topics, like `kafka::changelog::ensure`. Each has the configured topic that needs it and its partition count. An
 /// existing repartition topic keeps its partition count.
 fn internal<'c>(
     config: &'c Config,

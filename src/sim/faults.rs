@@ -66,10 +66,10 @@ pub struct Faults {
     pub lost_answer: u32,
     /// The client loses the connection, and the broker serves the request late. Affects only the requests in [`Faults::late_apis`].
     pub late_request: u32,
-    /// The requests that may arrive late. A late `EndTxn` or `TxnOffsetCommit` may affect a later transaction of the same producer epoch
-    /// (KIP-890). A late `AddPartitionsToTxn` or `AddOffsetsToTxn` may open a transaction that ends only when it times out. A late
+    /// The requests that can arrive late. A late `EndTxn` or `TxnOffsetCommit` can affect a later transaction of the same producer epoch
+    /// (KIP-890). A late `AddPartitionsToTxn` or `AddOffsetsToTxn` can open a transaction that ends only when it times out. A late
     /// `InitProducerId` fences the producer that sent it, and a late `JoinGroup` disturbs the group (KAFKA-20985). A late `OffsetCommit`
-    /// may reset a committed offset to an earlier one, which no client can prevent, so [`Faults::none`] does not list `OffsetCommit`. Late
+    /// can reset a committed offset to an earlier one. No client can prevent this, so [`Faults::none`] does not list `OffsetCommit`. Late
     /// copies of other requests have no effect.
     pub late_apis: &'static [Api],
     /// The maximum delay of a late request.
@@ -82,8 +82,8 @@ pub struct Faults {
     pub retriable_error: u32,
     pub fetch_error: u32,
     pub queue_full: u32,
-    /// A new producer that fences a producer with an open transaction is fenced itself, as happens to one of two producers that start at
-    /// the same moment (`TransactionCoordinator.handleInitProducerId`).
+    /// A new producer fences the producer of an open transaction and is then fenced itself. Brokers do this to one of two producers that
+    /// start at the same moment (`TransactionCoordinator.handleInitProducerId`).
     pub fenced_init: u32,
     /// The markers of a transaction are written up to [`Faults::slow_by`] after its end.
     pub slow_marker: u32,
@@ -124,7 +124,7 @@ impl Faults {
         }
     }
 
-    /// Random faults for a seed. Each kind of fault is disabled in some runs.
+    /// Draws random faults from a seed. Each kind of fault is disabled in some runs.
     #[must_use]
     pub fn drawn(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6661_756c_7473);

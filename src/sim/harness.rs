@@ -136,8 +136,8 @@ impl Simulation {
                 batches.entry(to).or_default().push(record.store(now));
             }
             for (to, mut batch) in batches {
-                // Sets the timestamps if the topic has `log_append_time`. The result is ignored, so records that the topic would reject are
-                // appended, too.
+                // Sets the timestamps if the topic has `log_append_time`. The result is ignored, so the transaction can contain records
+                // that the topic would reject.
                 let _ = world.cluster.topics.get(&to.topic).map(|topic| topic.validate(to.partition, &mut batch, now));
                 let producer = Producer { pid, epoch: 0, sequence: 0, is_transactional: true };
                 if let Ok(partition) = world.cluster.partition_mut(&to) {
@@ -210,8 +210,8 @@ impl Simulation {
         });
     }
 
-    /// Makes a former leader answer requests for the start and the end of a partition for `time`, beginning after `from`. It answers with
-    /// the start and end that the partition has now.
+    /// Makes a former leader of a partition answer `ListOffsets` requests for `time`, beginning after `from`. It answers with the start and
+    /// the end that the partition has now.
     pub fn answer_from_former_leader(&self, of: &TopicPartition, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);
@@ -233,8 +233,8 @@ impl Simulation {
         });
     }
 
-    /// Makes a former coordinator answer requests for the group's committed offsets for `time`, beginning after `from`. It answers with the
-    /// offsets that the group has committed now.
+    /// Makes a former coordinator of a group answer `OffsetFetch` requests for `time`, beginning after `from`. It answers with the offsets
+    /// that the group has committed now.
     pub fn answer_from_former_coordinator(&self, group: &str, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);

@@ -124,7 +124,7 @@ impl Simulation {
         simulation.shut_down();
         Self::uninstall();
         result.unwrap_or_else(|payload| {
-            // If the simulation could not continue, the panic message already shows the events.
+            // If the simulation itself failed, its panic message already shows the events.
             let is_shown = simulation.lock().failed.is_some();
             let events = if is_shown {
                 String::new()

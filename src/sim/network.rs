@@ -1,4 +1,4 @@
-//! Requests and answers and their faults.
+//! Requests, answers, and their faults.
 //!
 //! A broker may serve a request after the client has lost its connection. The client cannot know whether the broker has read the request,
 //! so librdkafka repeats the request (`rd_kafka_buf_handle_op`, for `_TRANSPORT` and `_TIMED_OUT`).
@@ -65,14 +65,14 @@ impl Code {
     }
 }
 
-/// The outcome of a request. All times are delays from now, except that `answer` of `Answered` is a delay from `served`.
+/// The outcome of a request. All times are delays from now, except `answer` of `Answered`, which starts when the request is served.
 enum Outcome {
     Broken { broken: Micros, served: Option<Micros> },
     Answered { served: Micros, answer: Micros },
     Refused { answer: Micros, code: Code },
 }
 
-/// Returns a transient error with which a broker may answer the request.
+/// Returns the transient error with which a broker may answer a request.
 const fn passing_error(api: Api) -> Code {
     match api {
         Api::Fetch | Api::ListOffsets | Api::DeleteRecords => Code::NotLeader,
@@ -113,7 +113,7 @@ impl World {
         let to = self.latency(node);
         let back = self.latency(node);
         if let Some(time) = self.cut_off_for(client, node) {
-            // TCP retransmits the request at increasing intervals, even after the client has closed the connection. So the request may
+            // TCP retransmits the request at increasing intervals, even after the client has closed the connection. So the request can
             // arrive some time after the process can reach the broker again.
             let served = time + self.random.below(time / 2 + 1) + to;
             let broken = self.answer_timeout(client, api);
@@ -253,7 +253,7 @@ impl Simulation {
             }
             let backoff = millis(world.random.between(20, 200));
             if world.now + backoff >= deadline {
-                // Like librdkafka, returns the last error only when the timeout has passed.
+                // Like librdkafka, waits until the timeout has passed before it returns the last error.
                 drop(self.block(world, Some(deadline), None));
                 return Err(last);
             }

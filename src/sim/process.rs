@@ -104,8 +104,7 @@ impl World {
         }
     }
 
-    /// Counts a client call of a thread's process. Kills the process if a test has set a number of calls, and this call is the last of
-    /// them.
+    /// Counts a client call of a thread's process. If a test has limited the calls of the process, the last call kills the process.
     pub(super) fn count_call(&mut self, thread: usize) {
         let process = self.threads[thread].process;
         if let Some(left) = &mut self.processes[process].kill_after {

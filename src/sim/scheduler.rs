@@ -1,5 +1,5 @@
-//! Cooperative scheduling. Every simulated thread is an operating-system thread, and only one of them runs at a time, except that the
-//! threads of a killed process unwind at the same time.
+//! Cooperative scheduling. Every simulated thread is an operating-system thread. Only one thread runs at a time, except that the threads of
+//! a killed process unwind at the same time.
 //!
 //! Every client call may switch threads. Most calls do not, so that a run is fast. A thread yields when it waits. When no thread can run,
 //! virtual time jumps to the next event or deadline. We do not use the crate `shuttle`, because it runs only closures built on its own
@@ -45,7 +45,7 @@ pub(super) enum State {
     Ended,
 }
 
-/// Parks a thread until another thread gives it the turn.
+/// A thread's permission to run. The thread is parked until another thread gives it the turn.
 #[derive(Default)]
 struct Turn {
     given: Mutex<bool>,
@@ -100,7 +100,7 @@ impl World {
         threads.filter(|thread| thread.process == process && thread.state != State::Running).for_each(|thread| thread.turn.give());
     }
 
-    /// Notifies the other threads of the process, which may wait for something that this thread did.
+    /// Notifies the other threads of the process, because they may wait for a result of this thread.
     fn progress(&mut self, thread: usize) {
         let signal = self.processes[self.threads[thread].process].signal;
         self.notify(signal);
@@ -216,7 +216,7 @@ impl Simulation {
         world
     }
 
-    /// Waits until `ready` returns `true` and checks it again when the signal changes. Returns `false` if the deadline passes first.
+    /// Waits until `ready` returns `true`. Calls `ready` again when the signal changes. Returns `false` if the deadline passes first.
     pub(super) fn wait_until<'s>(
         &'s self,
         mut world: Guard<'s>,
@@ -262,7 +262,7 @@ impl Simulation {
             }
             if world.processes[process].live > 0 {
                 if world.threads[me].process == process {
-                    // This thread has ended, but others of its process are still unwinding. The last of them passes the turn on.
+                    // This thread has ended, but other threads of its process are still unwinding. The last of them passes the turn on.
                     return world;
                 }
                 world = self.ended.wait(world).unwrap_or_else(PoisonError::into_inner);
@@ -426,7 +426,8 @@ impl runtime::Scheduler for Simulation {
             if is_ready || deadline.is_some_and(|deadline| deadline <= world.now) {
                 return is_ready;
             }
-            // This loop does not call `enter`, which would report progress to other threads. An unsuccessful check is not progress.
+            // This loop does not call `enter`, because `enter` notifies the other threads of the process. An unsuccessful check gives them
+            // no reason to run.
             let seen = world.signals[signal];
             world.threads[me].state = State::Waiting { deadline, signal: Some((signal, seen)) };
             world = self.hand_over(world, me);

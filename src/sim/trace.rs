@@ -14,7 +14,7 @@ pub(super) struct Event {
     pub(super) micros: u64,
     pub(super) thread: usize,
     pub(super) what: &'static str,
-    /// The topic of the event, if any. If there is one, the first of `numbers` is the partition.
+    /// The topic of the event, or `None`. If the event has a topic, the first of `numbers` is the partition.
     pub(super) topic: Option<Arc<str>>,
     pub(super) numbers: [i64; 2],
 }

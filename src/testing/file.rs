@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Default time of a test's first record: noon of the first day of 2026, in UTC.
+/// The default time of a test's first record: noon of the first day of 2026, in UTC.
 pub const BEGIN: Timestamp = 1_767_268_800_000;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestFile {
-    /// Tests, in the order in which they run. The tests are independent of each other.
+    /// The tests, in the order in which they run. The tests are independent of each other.
     pub tests: Vec<Test>,
 }
 
@@ -26,18 +26,18 @@ pub struct TestFile {
 #[serde(deny_unknown_fields)]
 pub struct Test {
     pub name: String,
-    /// Input topic of the records. Optional if there is only one topic.
+    /// The input topic of the records. Optional if the configuration has only one topic.
     pub topic: Option<String>,
-    /// Number of partitions of each topic. Their filters share the topic's capacity.
+    /// The number of partitions of each topic. Their filters share the topic's capacity.
     #[serde(default = "one")]
     pub partitions: u32,
-    /// Time at which the records are read. Records too far ahead of that time do not move the window. By default, each record is read
-    /// at its own time.
+    /// The time at which the records are read. Records that are too far ahead of this time do not move the window. By default, each record
+    /// is read at its own time.
     pub read_at: Option<String>,
     #[serde(default)]
     pub records: Vec<TestRecord>,
     pub file: Option<Recording>,
-    /// With `file`: the expected number of records per verdict.
+    /// The expected number of records per verdict, for a test with a `file`.
     pub expect: Option<Totals>,
 }
 
@@ -49,7 +49,7 @@ const fn one() -> u32 {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
-    /// Path, relative to the test file.
+    /// The path, relative to the test file.
     pub path: PathBuf,
     #[serde(default)]
     pub format: Format,
@@ -63,14 +63,14 @@ impl Recording {
     }
 }
 
-/// Expected number of records per verdict. Missing fields are not checked.
+/// The expected number of records per verdict. Missing fields are not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Totals {
     pub records: Option<u64>,
     pub unseen: Option<u64>,
     pub duplicate: Option<u64>,
-    /// Records older than the window, emitted or not.
+    /// Records older than the window, whether they were emitted or not.
     pub late: Option<u64>,
     pub invalid: Option<u64>,
     pub retracted: Option<u64>,
@@ -78,29 +78,29 @@ pub struct Totals {
     pub tombstone: Option<u64>,
     /// Records that no entry's `when` selects.
     pub passed: Option<u64>,
-    /// Records that were reported as duplicates although an exact window did not contain their key: the filter's errors.
+    /// False positives of the filter: records that were reported as duplicates although an exact window did not contain their key.
     pub false_positive: Option<u64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestRecord {
-    /// Input topic, if it differs from the test's.
+    /// The input topic, if it differs from the test's topic.
     pub topic: Option<String>,
     #[serde(default)]
     pub partition: i32,
-    /// Time of the record: RFC 3339, milliseconds since the epoch, a time relative to the previous record such as `+5m`, or `none`. By
+    /// The time of the record: RFC 3339, milliseconds since the epoch, a time relative to the previous record such as `+5m`, or `none`. By
     /// default, the time of the previous record. A record without a time does not count as the previous record.
     pub at: Option<Value>,
-    /// Key of the record: a text, or any other value as JSON. Null by default.
+    /// The key of the record: a string, or any other value as JSON. Null by default.
     pub key: Option<Value>,
     pub key_base64: Option<String>,
-    /// Value of the record, in the same form as `key`.
+    /// The value of the record, in the same form as `key`.
     pub value: Option<Value>,
     pub value_base64: Option<String>,
     #[serde(default)]
     pub headers: BTreeMap<String, Option<String>>,
-    /// Expected outcome. By default, nothing is checked.
+    /// The expected outcome. By default, nothing is checked.
     pub expect: Option<Expect>,
 }
 
@@ -111,24 +111,24 @@ pub enum Expect {
     Outcome(Outcome),
 }
 
-/// Outcome of a record. Missing fields are not checked.
+/// The outcome of a record. Missing fields are not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
     /// `unseen`, `duplicate`, `late`, `invalid`, `retracted`, `tombstone`, or `passed`.
     pub verdict: Option<String>,
-    /// Reason why a record is invalid, as named in metrics.
+    /// The reason why the record is invalid, as named in metrics.
     pub reason: Option<String>,
-    /// Topic to which the record is written, `none` if it is not written, or `fails` if the worker stops at it.
+    /// The topic to which the record is written, `none` if it is not written, or `fails` if the worker stops at it.
     pub output: Option<String>,
-    /// Headers of the written record, which may also have others. Null means that the header must not exist.
+    /// Headers of the written record, which may also have other headers. Null means that the header must not exist.
     #[serde(default)]
     pub headers: BTreeMap<String, Option<String>>,
 }
 
-/// Value of `output` for a record at which the worker stops.
+/// The value of `output` for a record at which the worker stops.
 pub const FAILS: &str = "fails";
-/// Value of `output` for a record that is not written.
+/// The value of `output` for a record that is not written.
 pub const NOWHERE: &str = "none";
 pub const VERDICTS: [&str; 7] = ["unseen", "duplicate", "late", "invalid", "retracted", "tombstone", "passed"];
 

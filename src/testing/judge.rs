@@ -27,7 +27,7 @@ pub(super) struct Judge<'c> {
 
 struct State {
     dedup: Dedup,
-    /// Number and fingerprint of the last emitted record, by key.
+    /// The number and the fingerprint of the last emitted record, by key.
     emitted: HashMap<Fingerprint, (u64, Fingerprint)>,
 }
 
@@ -39,8 +39,8 @@ impl<'c> Judge<'c> {
         Self { config, partitions, states, readers, scratch: Scratch::default(), schemas, between, offsets }
     }
 
-    /// Evaluates the record at position `place` of a test. `number` is the index of a configured topic, and all rules of that topic's
-    /// input apply. `time` is the record's Kafka timestamp. Without `read_at`, the record is read at its event time.
+    /// Evaluates the record at position `place` of a test by the first rule of the input that selects it. `number` is the index of a
+    /// configured topic with this input. `time` is the record's Kafka timestamp. Without `read_at`, the record is read at its event time.
     pub(super) fn record(
         &mut self,
         number: usize,
@@ -84,7 +84,7 @@ impl<'c> Judge<'c> {
                     record.partition
                 };
                 if let Some(between) = &self.between[number] {
-                    // A worker reads the record from the repartition topic.
+                    // A worker reads this record from the repartition topic, so headers that show the record's origin name that topic.
                     origin = Origin { topic: between, partition, offset: next(&mut self.offsets, (number, true, partition)), time };
                 }
                 let state = self.states.entry((config.space_of(topic).id, partition));
@@ -128,7 +128,7 @@ fn next(offsets: &mut BTreeMap<(usize, bool, i32), i64>, of: (usize, bool, i32))
 }
 
 impl State {
-    /// Explains a verdict by the previously emitted records and updates `emitted`.
+    /// Explains a verdict by the previously emitted records. Then updates `emitted`.
     fn explain(&mut self, verdict: Verdict, fingerprint: Fingerprint, place: u64) -> Option<String> {
         let emit = self.dedup.rules().emit;
         let key = emit.key_of(fingerprint);

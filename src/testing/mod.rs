@@ -19,7 +19,7 @@ use std::io::{self, BufRead};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maximum number of differences that a test's report contains. Further differences are only counted.
+/// The maximum number of differences that a test's report contains. Further differences are only counted.
 const DIFFERENCES_MAX: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +27,9 @@ pub struct Report {
     pub name: String,
     pub records: u64,
     pub differences: Vec<Difference>,
-    /// Number of differences that `differences` does not contain.
+    /// The number of differences that `differences` does not contain.
     pub left_out: u64,
-    /// Reason why the test could not run or why it stopped early.
+    /// The reason why the test could not run or why it stopped early.
     pub error: Option<String>,
 }
 
@@ -59,9 +59,9 @@ impl Report {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Number of the record, starting at 1, or `None` for the whole test.
+    /// The number of the record, starting at 1, or `None` for the whole test.
     pub record: Option<u64>,
-    /// The part that differs, such as `verdict` or `header unseen-verdict`.
+    /// The name of what differs, such as `verdict` or `header unseen-verdict`.
     pub what: String,
     pub expected: String,
     pub got: String,
@@ -179,7 +179,7 @@ fn replay(
     if summary.records == 0 {
         return Err(format!("file: {name} has no records"));
     }
-    // Without times, the test would pass with any window.
+    // If no record has a time, no key expires, and the test would pass with any window.
     let is_timed = |rule: &Topic| rule.rules(test.partitions).is_sliced() && rule.window.length_ms().is_some();
     let is_untimed = |(rule, of): &(&Topic, Summary)| is_timed(rule) && of.records > 0 && of.untimed == of.records;
     if let Some((rule, _)) = replay.summaries().into_iter().find(is_untimed).filter(|_| !recording.is_untimed()) {
@@ -225,7 +225,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 struct ActualOutcome<'c> {
     verdict: &'static str,
     reason: Option<&'static str>,
-    /// Topic to which the record is written, `FAILS` if the worker stops at the record, or `None` if the record is not written.
+    /// The topic to which the record is written, `FAILS` if the worker stops at the record, or `None` if the record is not written.
     output: Option<&'c str>,
     headers: BTreeMap<String, Option<String>>,
     why: Option<String>,

@@ -53,7 +53,7 @@ fn test(report: &Report) -> Value {
     json!({ "name": name, "passed": report.passed(), "records": records, "differences": differences, "left_out": left_out, "error": error })
 }
 
-/// Returns the number of tests and the number of those that did not pass.
+/// Returns the number of tests and the number of tests that did not pass.
 #[must_use]
 pub fn totals(files: &[(String, Vec<Report>)]) -> (usize, usize) {
     let reports = || files.iter().flat_map(|(_, reports)| reports);

@@ -177,7 +177,7 @@ fn a_stream_that_cannot_fail_is_an_error() {
     assert!(other.contains("line 2") && other.contains("the record belongs to topic \"wire\", not to \"news\""), "{other}");
 }
 
-/// A worker that stops at a record never reaches the next one.
+/// A worker that stops at a record never reaches the next record.
 #[test]
 fn records_after_a_fatal_record_are_an_error() {
     let config = Config::of_text(&CONFIG.replace("on_invalid = { topic = \"news-invalid\" }", "").replace("late = \"dead_letter\"", ""));

@@ -1,5 +1,5 @@
-//! Promise: the simulation detects each defect of the list `DEFECTS` within the number of seeds that the list states. The worker once had
-//! these defects or must never have them.
+//! Promise: the simulation detects each defect of the list `DEFECTS` within the number of seeds that the list states. The worker had some
+//! of these defects in the past.
 //!
 //! A defect is a branch in the worker, `fault::defect("name")`, that only a simulation can take.
 
@@ -54,7 +54,7 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "warm_up_starts_too_late", does: "starts a warm-up where one state needs it, although the state of another entry of the input needs earlier records", seeds: 400 },
 ];
 
-/// Returns the name of a defect as a static string. A name that is not in the table may be a defect that has its own plan.
+/// Returns the name of a defect as a static string. A defect that has its own plan is not in the table.
 pub fn find(name: &str) -> &'static str {
     DEFECTS.iter().find(|defect| defect.name == name).map_or_else(|| &*Box::leak(name.to_owned().into_boxed_str()), |defect| defect.name)
 }

@@ -81,7 +81,7 @@ const PLANS_PER_CORE: usize = 4;
 fn stay_on(core: usize) {
     let mut cores = CpuSet::new();
     cores.set(core);
-    // Failure affects only the speed.
+    // If this fails, the plans only run slower.
     let _ = sched_setaffinity(None, &cores);
 }
 

@@ -36,7 +36,7 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest wait inside librdkafka before failures are checked.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The time for librdkafka's threads to send lingering records.
+/// The time that librdkafka's threads get to send lingering records.
 const LINGER_WAIT: Duration = Duration::from_millis(2);
 
 /// The time to wait for room in a full queue before a record is tried again.
@@ -271,7 +271,8 @@ impl<B: Broker> Sink<B> {
         committed.map_err(|failure| self.explain(failure))
     }
 
-    /// True if the last failure includes records for topics that `is_of` selects, apart from the records that the topics rejected.
+    /// True if records for a topic that `is_of` selects were not written at the last failure. Records that the topic itself rejected do not
+    /// count.
     pub fn failed_to_deliver(&self, is_of: impl Fn(&str) -> bool) -> bool {
         self.undelivered.borrow().iter().any(|topic| is_of(topic))
     }
@@ -284,7 +285,8 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Returns the reason why the open transaction has failed. librdkafka reports it in answer to an attempt to begin another transaction.
+    /// Returns the reason why the open transaction has failed. librdkafka reports this reason if the application tries to begin another
+    /// transaction.
     fn why_failed(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ (SinkError::Abort(_) | SinkError::Exit(_))) => failure,
@@ -328,7 +330,8 @@ impl<B: Broker> Sink<B> {
                     .map_or(reason, |failed| format!("cannot write a record {}", message(&failed))),
             );
         }
-        // If all messages differ, the broker has reported each rejected record separately.
+        // A broker that rejects a whole batch reports the same message for each of its records. If all messages differ, the broker has
+        // named the rejected records.
         let words: BTreeSet<_> = refused.iter().map(|(failed, _)| &failed.reason).collect();
         let is_named = self.names_records() || refused.len() > 1 && words.len() == refused.len();
         let refused = refused.into_iter().filter_map(|(failed, invalid)| {

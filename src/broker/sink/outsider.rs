@@ -24,8 +24,8 @@ impl<B: Broker> Sink<B> {
     }
 
     /// Commits the [written](Self::wait_written) records together with offsets of a group. Calls `check` after the offsets were added to
-    /// the transaction. From then until the transaction has ended, the brokers return no committed offsets of these partitions. So `check`
-    /// sees every member that could have read earlier offsets.
+    /// the transaction. From then until the transaction has ended, the brokers return no committed offsets of these partitions. So any
+    /// member that has fetched earlier offsets has already joined the group, and `check` sees it.
     ///
     /// # Errors
     /// Returns the [`SinkError`] that states how to react.

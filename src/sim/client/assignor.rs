@@ -66,7 +66,7 @@ fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, cou
         quotas.push((id, member, quota));
         assignments.insert(id.clone(), kept);
     }
-    // If some members do not subscribe to a topic, the subscribers may have to take more than their share. So a second pass has no quota.
+    // If some members do not subscribe to a topic, the subscribers may have to take more than their share. So a second pass has no limit.
     let rest = quotas.clone().into_iter().map(|(id, member, _)| (id, member, usize::MAX));
     for (id, member, quota) in quotas.into_iter().chain(rest) {
         let assigned = assignments.entry(id.clone()).or_default();
@@ -76,7 +76,7 @@ fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, cou
             if owners.get(&partition).is_none_or(|owner| *owner == id.as_str()) {
                 assigned.push(partition);
             } else {
-                // The current owner must release the partition first. The partition already counts toward the new owner's share.
+                // The current owner must release the partition first. A placeholder counts the partition toward the new owner's share.
                 assigned.push(TopicPartition { topic: String::new(), partition: -1 });
             }
         }

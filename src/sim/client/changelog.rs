@@ -1,4 +1,5 @@
-//! The changelog clients: a reader of one partition at a time, a tail of many partitions, and a client that looks up ends of partitions.
+//! The changelog clients: a reader of one partition at a time, a tail of many partitions, and a client that looks up the ends of
+//! partitions.
 
 use super::super::cluster::Isolation;
 use super::super::faults::Api;

@@ -35,7 +35,7 @@ pub struct SimMembership {
 }
 
 impl SimMembership {
-    /// Group metadata of a process that is not a member.
+    /// Returns the group metadata of a process that is not a member.
     #[must_use]
     pub fn outsider(group: &str) -> Self {
         Self { group: group.to_owned(), member: MemberRef { id: String::new(), instance: None, generation: -1 } }

@@ -34,7 +34,7 @@ struct Position {
     is_paused: bool,
     /// True if the fetch offset was outside the log. The partition is not fetched until it is assigned again, and seeks fail.
     is_stopped: bool,
-    /// True if the application has assigned, sought, or resumed the partition since the last request.
+    /// True if the application has assigned, sought, or resumed the partition since the last fetch request for it.
     is_new: bool,
     /// The high watermark in the last response (`rktp_hi_offset`).
     end: Option<Offset>,

@@ -98,7 +98,8 @@ impl ConsumerState {
         MemberRef { id: self.member_id.clone(), instance: self.instance.clone(), generation: self.generation }
     }
 
-    /// The member's identity, or `None` if its id or generation is unknown. With neither of them, a broker would not check who commits.
+    /// The member's identity, or `None` if its id or generation is unknown. If a request contained neither, a broker would not check
+    /// whether its sender is a member.
     pub(super) fn membership(&self) -> Option<MemberRef> {
         (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
     }
@@ -337,7 +338,7 @@ impl World {
         }
         match consumer.then_assign.take() {
             Some(added) => {
-                // The member must rejoin, because the other members learn only from its next join which partitions it has given up.
+                // The member must rejoin, because the other members learn only from its next join which partitions it has released.
                 consumer.push(Rebalance::Assigned(added));
                 consumer.then_rejoin = true;
                 let signal = consumer.signal;

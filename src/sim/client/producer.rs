@@ -50,9 +50,10 @@ pub(super) struct Queue {
     pub(super) in_flight: Vec<Message>,
     /// The sequence number of the batch in flight, or of the next batch if none is in flight.
     pub(super) sequence: i32,
-    /// The number of batches so far. A late answer to a batch that was purged must not count for the batch after it.
+    /// The number of batches so far. A late answer to a purged batch must not count as the answer to the next batch.
     pub(super) batches: u64,
-    /// The time at which the first record was added to the empty queue. If only a part of the queue is sent, the time stays the same.
+    /// The time at which the first record was added to the empty queue. It stays the same if the client sends only some of the queued
+    /// records.
     pub(super) since: Micros,
 }
 

@@ -179,7 +179,8 @@ impl SimProducer {
         self.finish(ended, TxnState::AbortNotAcked)
     }
 
-    /// Completes a commit or an abort, if the coordinator's answer has moved the producer to the state `expected`.
+    /// Completes a commit or an abort. Fails if the coordinator did not answer in time (`ended` is false), or if its answer has not moved
+    /// the producer to the state `expected`.
     fn finish(&self, ended: bool, expected: TxnState) -> Result<(), ClientError> {
         self.with(|producer| {
             if !ended {
@@ -188,7 +189,7 @@ impl SimProducer {
             if producer.state != expected {
                 return Err(producer.state_error());
             }
-            // Resets the transaction, as `rd_kafka_txn_complete` does.
+            // Resets the transaction like `rd_kafka_txn_complete`.
             producer.state = TxnState::Ready;
             producer.transaction += 1;
             producer.registered.clear();

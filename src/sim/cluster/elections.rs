@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// Moves each coordinator to the next available broker after its current one.
+    /// Moves each coordinator to the next available broker after its current broker.
     pub(in crate::sim) fn move_coordinators(&mut self) {
         for own in 0..self.cluster.nodes.len() {
             let at = self.cluster.transactions.moved.get(&own).copied().unwrap_or(own);

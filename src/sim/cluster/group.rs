@@ -97,7 +97,7 @@ pub(in crate::sim) struct Group {
     /// Assigned member ids whose members have not joined yet.
     pub(super) pending: BTreeSet<String>,
     pub(super) leader: Option<String>,
-    /// The state that a coordinator finds when it loads the group.
+    /// The data that a new coordinator finds when it loads the group.
     stored: StoredGroup,
     pub(in crate::sim) former: Option<FormerCoordinator>,
     /// The number of the last rebalance. A timeout that an earlier rebalance scheduled is ignored.

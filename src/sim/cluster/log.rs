@@ -109,7 +109,7 @@ impl Log {
         }
     }
 
-    /// Marks all records below an offset as replicated, so that the high watermark moves to it.
+    /// Moves the high watermark up to an offset, because the records below it are replicated.
     pub(in crate::sim) fn replicate(&mut self, up_to: Offset) {
         self.high_watermark = up_to.min(self.end);
         let replicated = self.high_watermark;
@@ -191,7 +191,8 @@ impl Log {
         self.batches.push_back(Batch { base: offset, last: offset, leader_epoch, producer, is_aborted: false, kind: Kind::Control(now) });
     }
 
-    /// Reads whole batches from an offset on, until they have at least `most` records, or until the end for the isolation level.
+    /// Reads whole batches from an offset on. Stops at the end for the isolation level, or when the batches contain at least `most`
+    /// records.
     pub(in crate::sim) fn read(&self, from: Offset, isolation: Isolation, most: usize) -> Read {
         let end = self.end_for(isolation);
         let mut read = Read { records: Vec::new(), next: from };

@@ -234,8 +234,8 @@ fn another_coordinator_knows_the_stored_members_but_no_rebalance() {
         let end = simulation.elapsed() + 15 * SECOND;
         drive(simulation, &mut [&mut first, &mut second], |_| simulation.elapsed() > end);
         assert_eq!((simulation.group("group"), (first.revocations.len(), second.revocations.len())), (stored, before));
-        // The third member starts a rebalance. When the coordinators move again, the new one does not know about that rebalance, so it
-        // starts over.
+        // The third member starts a rebalance. When the coordinators move again, the new coordinator does not know about that rebalance, so
+        // the rebalance starts over.
         let mut third = Member::join(simulation, None, true, &["in"]);
         assert!(drive(simulation, &mut [&mut third], |_| simulation.group("group").1 == 3));
         simulation.move_all(0);

@@ -6,12 +6,12 @@ use crate::options::{Change, EVENT_TIMES, Memory, ON_CHANGE, Options, RULES, WHE
 use crate::table;
 use crate::truth::ServerFilter;
 
-/// The numbers of the faults that a plan draws most often. Half of the plans have no favorites. Some defects need a few kinds of faults in
-/// the right order, which rarely happens if all kinds are drawn.
+/// The numbers of the faults that a plan draws most often. Half of the plans have no favorites. A defect that needs a few kinds of faults
+/// in the right order is rarely found if a plan draws all kinds equally often.
 struct Favorites(Vec<usize>);
 
 impl Favorites {
-    /// The number of fault numbers. A kind of fault with more numbers is drawn more often.
+    /// The number of values that `Fault::draw` maps to faults. A fault with more values is drawn more often.
     const NUMBERS: usize = 62;
     /// The numbers of `Kill`, `Join`, and `Leave`, which move partitions between processes.
     const MOVES: [usize; 3] = [0, 20, 22];
@@ -48,7 +48,7 @@ impl Plan {
             network: random.below(2) == 0,
             record_ms: 0,
             partitions: Self::few(),
-            // Longer than the five seconds after which a worker accepts that a log was truncated.
+            // The interval must be longer than the five seconds that a worker waits before it accepts that a log was truncated.
             max_poll_ms: (random.below(4) == 0).then_some(8_000),
             append_time: false,
             clocks_ms: [0; MEMBERS],
@@ -58,7 +58,7 @@ impl Plan {
         };
         let mut members = 1;
         let part = plan.records / (faults + 1);
-        // A separate generator, so that existing seeds keep their plans.
+        // A separate generator, so that older seeds keep their plans.
         let favorites = Favorites::draw(&mut SplitMix(seed ^ 0xfa70));
         let step = |number: usize| {
             let fault = Fault::draw(&plan, members, &favorites, &mut random);
@@ -77,8 +77,8 @@ impl Plan {
             plan.steps.retain(|step| step.fault != Fault::DeleteRepartitionTopic);
         }
         if plan.steps.iter().any(|step| step.fault.changes_conditions()) && !table::promise(plan.rows()).exact {
-            // If the output need not be exact, the worker may read records again and judge them by the new condition, so the test does not
-            // know the expected verdicts.
+            // If the plan does not promise exact output, the worker may read records again and judge them by the new condition. The test
+            // then does not know the expected verdicts.
             plan.steps.retain(|step| !step.fault.changes_conditions());
         }
         if plan.steps.iter().any(|step| matches!(step.fault, Fault::LoseOffsets | Fault::ResetOffset { .. })) {
@@ -94,8 +94,8 @@ impl Plan {
             plan.steps.retain(|step| !matches!(step.fault, Fault::Change(change) if needs_it(change)));
         }
         if plan.has(&Fault::Change(Change::When)) {
-            // After a change of `emit`, the worker evaluates all records again and would apply the present condition to those that an
-            // earlier condition has selected.
+            // After a change of `emit`, the worker evaluates all records again. It would apply the current `when` to records that an
+            // earlier `when` has selected.
             plan.steps.retain(|step| step.fault != Fault::Change(Change::Emit));
         }
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
@@ -109,9 +109,9 @@ impl Plan {
         // transaction, which slow brokers may not complete in time.
         let is_atomic = plan.options.has("delivery = \"exactly_once\"") && plan.options.has("state.changelog = true");
         if is_atomic && plan.transaction_records > 300 && random.below(8) == 0 {
-            // With more records to write, brokers must not be too slow. Each entry of an input writes its own first changelog records, and
-            // each rejected record restarts the transaction. Plans with favorites may have many kills, and brokers still write what killed
-            // processes have sent.
+            // Brokers must be faster if they have more records to write. Each entry of an input writes its own first changelog records, and
+            // each rejected record restarts the transaction. Plans with favorites can have many kills, and brokers still write the records
+            // that killed processes have sent.
             let writes_more = plan.options.has(RULES) && plan.options.has("records that the output refuses") || !favorites.0.is_empty();
             plan.record_ms = pick(&mut random, &[20, 50]).min(if writes_more { 20 } else { 50 });
             // Several workers write their first changelog records at the same time. If brokers need longer than the timeout for these
@@ -120,12 +120,12 @@ impl Plan {
         }
         if random.below(20) == 0 {
             plan.partitions = pick(&mut random, &[50, 100]);
-            // A transaction over all partitions takes up to a few seconds. Restoring the partitions takes longer, and the worker does not
-            // poll meanwhile.
+            // A transaction over all partitions takes up to a few seconds. Restoring all partitions takes even longer. The worker does not
+            // poll meanwhile, so it needs the default `max.poll.interval.ms`.
             (plan.transaction_ms, plan.max_poll_ms) = (10_000, None);
         }
-        // With many partitions, a server would spend most of the time on queries. If the changelog is deleted, a server does not notice
-        // which keys it has lost.
+        // With many partitions, the plan would spend most of its time on the server's queries. If the changelog is deleted, the server
+        // cannot notice that it lacks keys.
         let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
         plan.server = server.filter(|_| may_serve && !plan.options.has(ON_CHANGE));
         // With `append_time`, a process whose clock is behind would consider the brokers' timestamps to be in the future.
@@ -134,7 +134,7 @@ impl Plan {
         // The brokers' timestamps are far from the event times, so keys would expire when `time` changes.
         let keeps_time = !plan.has(&Fault::Change(Change::Time));
         plan.append_time = has_brokers_clock && random.below(6) == 0 && keeps_time;
-        // A separate generator, so that existing seeds keep their plans.
+        // A separate generator, so that older seeds keep their plans.
         let mut random = SplitMix(seed ^ 0x7a77);
         if plan.may_have_pattern() && random.below(8) == 0 { plan.with_pattern(&mut random) } else { plan }
     }
@@ -146,8 +146,8 @@ impl Plan {
     /// Adds a pattern to the plan, and steps at which topics appear.
     fn with_pattern(mut self, random: &mut SplitMix) -> Self {
         self.pattern = true;
-        // A filter that is configured for the server belongs to one space. Each new topic has its own space, so the server needs the
-        // worker's filter for it.
+        // A filter that is configured for the server belongs to one space. Each new topic has its own space, so the server must use the
+        // worker's filter for that space.
         self.server = self.server.filter(|_| self.servers_can_have_the_workers_filter() && !self.options.has(RULES));
         let step = |_| {
             let delay_ms = pick(random, &[0, 5, 50, 400]);
@@ -158,7 +158,7 @@ impl Plan {
         self
     }
 
-    /// True if a server can use the filter of the workers, before and after each change of the configuration.
+    /// True if a server can use the workers' filter, before and after each change of the configuration.
     fn servers_can_have_the_workers_filter(&self) -> bool {
         let mut memory = self.options.memory(self.capacity);
         let can_have = |memory: &Memory| memory.rate_of_follower(self.options.has("retract")).is_some();
@@ -198,8 +198,8 @@ impl Fault {
             Change::Kind => has_changelog && has("refresh = false") && plan.options.filter().keeps_window() && !has(ON_CHANGE),
             Change::Stable => has_changelog && by_keys,
             Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
-            // The verdict on a record depends on the entries and on their `when` at the time when the worker first reads the record. So the
-            // test must know which records were read before the change.
+            // The verdict on a record depends on the entries and their `when` at the time when the worker first reads the record. So the
+            // test must know which records the worker read before the change.
             Change::When | Change::Rules => has_changelog && plan.options.is_ordered(),
             // All records that were read are evaluated again, with the new `emit`.
             Change::Emit => has_changelog && has(ON_CHANGE) && has("cold_start = \"rebuild\"") && !plan.options.rotates(),
@@ -243,8 +243,8 @@ impl Fault {
                 36 if has_changelog && by_keys => Self::RecreateInputAndDisks,
                 37 if has_changelog => Self::Server { killed, ms },
                 40 if has("on_truncation = \"continue\"") => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
-                // The worker cannot know whether records are missing between its checkpoint and the remaining records, so `cold_start`
-                // applies.
+                // The worker cannot know whether records are missing between its checkpoint and the remaining records, so it does what
+                // `cold_start` sets.
                 41 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireInput,
                 42 => Self::FormerLeader,
                 43 if has_changelog && by_keys && has("start = \"earliest\"") && !has("cold_start = \"fail\"") => Self::DeleteChangelog,
@@ -253,7 +253,7 @@ impl Fault {
                     && by_keys
                     && has("repartition = false")
                     && has("a space of one topic")
-                    // A worker that would have to rebuild missing state must stop.
+                    // With `cold_start = "fail"`, the worker would stop after the reset, because it would have to rebuild missing state.
                     && !has("cold_start = \"fail\"") =>
                 {
                     Self::ResetOffset { partition: pick(random, &[0, 1, 2, 3]), back: pick(random, &[1, 5, 1000]) }
@@ -268,7 +268,7 @@ impl Fault {
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
                 53..=54 => Self::MixedTransaction { partition: pick(random, &[0, 1, 2, 3]), ms, committed: killed },
                 55..=57 => {
-                    // Any set of brokers except the empty one.
+                    // Chooses any set of brokers except the empty set.
                     let bits = 1 + random.below(7);
                     Self::CutOff { brokers: (0..3).filter(|broker| bits >> broker & 1 == 1).collect(), ms }
                 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Fault {
-    /// `kill -9`, and a restart.
+    /// `kill -9` and a restart.
     Kill,
     /// `kill -9` after this number of client calls.
     KillAfter(u64),
@@ -30,7 +30,7 @@ pub enum Fault {
         killed: bool,
     },
     Roll,
-    /// A second process runs with the name of the first and a copy of its disk.
+    /// A second process runs with the same name as the first and with a copy of its disk.
     Twin {
         killed: bool,
     },
@@ -43,8 +43,8 @@ pub enum Fault {
         entry: usize,
         killed: bool,
     },
-    /// The process is killed, and its disk is replaced by the copy that the previous step of this kind made. The first such step only makes
-    /// a copy.
+    /// The process is killed, and an older copy replaces its disk. The previous fault of this kind made this copy. The first fault of this
+    /// kind only makes a copy.
     OldDisk,
     FullDisk {
         ms: u64,
@@ -78,16 +78,16 @@ pub enum Fault {
     ShortLog {
         partition: i32,
     },
-    /// Everything is read, and all processes stop. A transaction of another producer is aborted, and all records of the input expire.
+    /// The group reads everything, and all processes stop. Then another producer aborts a transaction, and all records of the input expire.
     ExpireInput,
-    /// Everything is read. A transaction of another producer is aborted, and all records of the input expire while the processes run and
-    /// another one joins.
+    /// The group reads everything. Then another producer aborts a transaction, and all records of the input expire while the processes run.
+    /// Another process joins.
     ExpireUnderWay,
     /// All processes stop, and the changelog is deleted.
     DeleteChangelog,
-    /// Everything is read, and all processes stop. The repartition topic is deleted.
+    /// The group reads everything, and all processes stop. Then the repartition topic is deleted.
     DeleteRepartitionTopic,
-    /// Everything is read, and all processes stop. The group's offset of a partition is reset by hand.
+    /// The group reads everything, and all processes stop. Then an operator resets the group's offset of a partition.
     ResetOffset {
         partition: i32,
         back: i64,
@@ -116,7 +116,8 @@ pub enum Fault {
         ms: u64,
     },
     /// Two other producers each write some records of the input in a transaction, with records of the stream in between. Both transactions
-    /// end later. If `committed` is true, the first is committed and the second is aborted, otherwise the reverse.
+    /// end later. If `committed` is true, the first is committed and the second is aborted. Otherwise, the first is aborted and the second
+    /// is committed.
     MixedTransaction {
         partition: i32,
         ms: u64,
@@ -143,7 +144,7 @@ pub enum Fault {
     NewTopic,
 }
 
-/// Fault points whose step can fail.
+/// The fault points of steps that can fail.
 pub const FAILING: [&str; 9] = [
     "transaction.begin",
     "transaction.send",
@@ -157,8 +158,8 @@ pub const FAILING: [&str; 9] = [
 ];
 
 impl Fault {
-    /// True if the committed offsets do not show which records the group has read so far, or if the present configuration does not show how
-    /// these records were judged.
+    /// True if the committed offsets do not show which records the group has read, or if the current configuration does not show how the
+    /// group judged them.
     pub const fn changes_the_input(&self) -> bool {
         matches!(
             self,

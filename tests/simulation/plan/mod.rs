@@ -12,7 +12,7 @@ use crate::truth::ServerFilter;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Maximum number of processes in the group.
+/// The maximum number of processes in the group.
 pub const MEMBERS: usize = 3;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct Plan {
     pub checkpoint_ms: u64,
     pub session_ms: u64,
     pub transaction_ms: u64,
-    /// Maximum number of records per transaction.
+    /// The maximum number of records per transaction.
     pub transaction_records: usize,
     /// For each of the first two members, the number of client calls after which it is killed. `None` if the group starts with one member
     /// that is not killed.
@@ -48,7 +48,7 @@ pub struct Plan {
     /// The number of partitions of every topic.
     #[serde(default = "Plan::few")]
     pub partitions: i32,
-    /// `max.poll.interval.ms`; `None` for the default.
+    /// `max.poll.interval.ms`, or `None` for the default.
     #[serde(default)]
     pub max_poll_ms: Option<u64>,
     /// True if the input has `message.timestamp.type=LogAppendTime`.
@@ -71,7 +71,7 @@ pub struct Step {
     pub at: usize,
     /// The virtual time between these records and the step.
     pub delay_ms: u64,
-    /// The index of the affected process among the running ones.
+    /// The index of the affected process among the running processes.
     pub who: usize,
     pub fault: Fault,
 }
@@ -100,15 +100,15 @@ impl Plan {
         self.steps.iter().any(|step| matches!(step.fault, Fault::ResetOffset { .. }))
     }
 
-    /// True if a step starts an additional process, which may get partitions.
+    /// True if a step starts an additional process, which can get partitions.
     fn starts_others(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.fault, Fault::Join | Fault::Twin { .. } | Fault::ExpireUnderWay))
     }
 
-    /// True if all keys from before the deletion of the changelog have expired at this record.
+    /// True if all keys from before a deletion of the changelog have expired when record `at` is appended.
     fn has_whole_window(&self, at: usize) -> bool {
         let mut deleted = self.steps.iter().filter(|step| step.fault == Fault::DeleteChangelog).map(|step| step.at);
-        // Half of the records span an hour. A key expires after 40 minutes or less.
+        // Half of the records span an hour, and a key expires after at most 40 minutes.
         self.options.has("a window by time that rotates") && self.partitions == Self::few() && deleted.all(|of| of + self.records / 2 <= at)
     }
 
@@ -139,7 +139,7 @@ impl Plan {
                 {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                // Keys that were emitted after the new offset are emitted again, as with a group that has lost its offsets.
+                // Keys of records after the new offset are emitted again, as with a group that has lost its offsets.
                 Fault::ResetOffset { .. } => "the group's offsets are lost, without a changelog",
                 Fault::LoseOffsets if has("repartition = true") => "the group's offsets are lost, with repartition",
                 Fault::LoseOffsets if lacks_changelog => "the group's offsets are lost, without a changelog",

@@ -30,7 +30,7 @@ fn entries_of_one_input_survive_kills_and_a_lost_disk() {
     }
 }
 
-/// A new entry starts without keys, and an entry that returns has its former keys. Records of another entry do not count as seen.
+/// A new entry starts without keys, and an entry that returns still has its former keys. Records of another entry do not count as seen.
 #[test]
 fn output_is_exact_if_entries_of_an_input_are_removed_and_added() {
     let change = |at| step(at, Fault::Change(Change::Rules));
@@ -43,7 +43,7 @@ fn output_is_exact_if_entries_of_an_input_are_removed_and_added() {
     assert!(matches!(run(&plan, Some("new_rule_warms_up")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
-/// Without a changelog, the states of an input are restored from checkpoints of different offsets.
+/// Without a changelog, each state of an input is restored from its own checkpoint, and these checkpoints have different offsets.
 #[test]
 fn output_is_exact_if_entries_of_an_input_warm_up_from_different_offsets() {
     let steps = || (1..=8).map(|number| step(30 * number, Fault::Kill));

@@ -4,7 +4,7 @@ use super::{COVERS_ALL, NEVER_MS, NO_COLD_START, STATIC, WITHOUT_CHANGELOG, at_o
 use crate::plan::{Fault, Plan, Step};
 use std::collections::BTreeSet;
 
-/// Points that a process passes repeatedly while it works.
+/// Fault points that a process passes repeatedly while it works.
 const WORKING: &[&str] = &[
     "transaction.begin",
     "transaction.begun",
@@ -43,10 +43,10 @@ const REVOKED: &[&str] = &["revoke.begin", "revoke.committed", "revoke.checkpoin
 const LOST: &[&str] = &["lose.begin", "lose.forgotten", "lose.aborted"];
 const DRAINING: &[&str] = &["drain.begin", "drain.committed", "drain.checkpointed", "drain.left"];
 
-/// Points that no simulated process passes. Tests on a real broker kill there: `faults`, `redrive`, and `seed`.
+/// Fault points that no simulated process passes. The tests `faults`, `redrive`, and `seed` kill a process there on a real broker.
 const ON_A_BROKER: &[&str] = &["checkpoint.file", "outsider.written", "outsider.offsets_sent", "outsider.committed"];
 
-/// Kills a process at each of these points, at the n-th pass of the point, for each n in `times`.
+/// Kills a process at each of these points, once at the n-th pass for each n in `times`.
 fn kill_at_each(points: &[&str], times: &[u32], plan: impl Fn(Fault) -> Plan) {
     let kills = |step: &&Step| {
         matches!(step.fault, Fault::Kill | Fault::KillAt(..) | Fault::LoseDisk { killed: true } | Fault::DamageDisk { killed: true, .. })
@@ -105,7 +105,8 @@ fn worker_is_killed_at_every_point_of_a_revocation() {
     kill_at_each(DRAINING, &[1], |kill| plan(&[STATIC], [step(60, kill), step(100, Fault::Terminate)]));
 }
 
-/// A topic appears that a pattern matches. The process is killed while it ends its work with the old topics or starts with the new one.
+/// A topic appears that a pattern matches. The process is killed while it finishes its work with the old topics or starts with the new
+/// topic.
 #[test]
 fn worker_is_killed_at_every_point_of_a_start_with_a_new_topic() {
     // A harmless fault that delays the end of the stream until the process has found the topic.

@@ -42,7 +42,7 @@ fn replaced_member_does_not_outrank_its_successor() {
     let stop = |point: &str| Fault::StopAt { point: point.to_owned(), count: 1, ms: 3_500 };
     // The other records arrive after the frozen member has woken up.
     let pause = Step { delay_ms: 3_200, ..step(120, Fault::StepClock { ms: 0 }) };
-    // After the offsets are lost, no partition has a committed offset that the member could commit again.
+    // After the offsets are lost, the member cannot prove its membership by committing an offset again.
     for (begin, point) in [(Fault::Kill, "assign.committed"), (Fault::LoseOffsets, "restore.offsets")] {
         let steps = [step(60, begin), at_once(60, stop(point)), step(62, Fault::Join), pause.clone()];
         let mut plan = plan(&[STATIC, COVERS_ALL, "delivery = \"at_least_once\"", "kind = \"exact\""], steps);
@@ -64,8 +64,8 @@ fn worker_that_polls_too_seldom_loses_its_partitions() {
     }
 }
 
-/// Tests each set of brokers that a process may be unable to reach. With some sets, the process remains a member that cannot read or commit
-/// all of its partitions. With others, it reads but is no longer a member.
+/// Tests each set of brokers that a process may be unable to reach. With some sets, the process stays a member but cannot read or commit
+/// all of its partitions. With others, it can read but is no longer a member.
 #[test]
 fn output_is_exact_if_a_worker_cannot_reach_some_brokers() {
     for bits in 1..8 {
@@ -85,8 +85,8 @@ fn member_that_asks_during_the_first_commit_starts_with_the_group() {
     check_kept("stale_beginning_used", include_str!("../seeds/begun_meanwhile.txt"));
 }
 
-/// A worker exceeds `max.poll.interval.ms` while it restores a partition. It continues after another worker of the process has taken the
-/// partition over and has written a checkpoint.
+/// A worker exceeds `max.poll.interval.ms` while it restores a partition. When it continues, another worker of the process owns the
+/// partition and has written a checkpoint.
 #[test]
 fn a_former_owner_does_not_replace_a_checkpoint() {
     check_kept("claims_ignored", include_str!("../seeds/superseded_checkpoint.txt"));
@@ -99,14 +99,14 @@ fn nothing_is_committed_before_a_rebalance_is_handled() {
 }
 
 /// A worker restarts fetching while a revocation is queued. librdkafka takes the calls that restart fetching as the answer to the
-/// revocation. The worker's own answer then arrives while the next rebalance awaits its answer.
+/// revocation. The worker's own answer then arrives during the next rebalance.
 #[test]
 fn late_answers_to_rebalances_leave_no_partition_unread() {
     check(&parse(include_str!("../seeds/late_answers.txt")));
 }
 
-/// With `at_least_once`, a new owner proves its membership with a commit before it announces itself. For an input without a committed offset,
-/// it must commit the starting offset, although it has read records.
+/// With `at_least_once`, a new owner proves its membership with a commit before it announces itself. For an input without a committed
+/// offset, it must commit the starting offset, not the offset up to which it has read.
 #[test]
 fn a_proof_of_membership_commits_no_records() {
     check(&parse(include_str!("../seeds/membership_proved_at_uncommitted_position.txt")));

@@ -1,7 +1,7 @@
-//! Promise: in the situations after which these tests are named, the output is as docs/contributing/promises.md promises.
+//! Promise: in the situations that the test names describe, the output is as docs/contributing/promises.md promises.
 //!
-//! Random plans reach most of these situations, but only with some seeds. These plans reach them in every run. Most have an
-//! `instance_id`: without one, the group would wait until the session of a killed process ends, and the stream would end before that.
+//! Random plans reach most of these situations, but only with some seeds. These plans reach them in every run. Most plans have an
+//! `instance_id`. Without it, the group would wait until the session of a killed process ends, and the stream would end before that.
 
 mod entries;
 mod fault_points;

@@ -5,7 +5,8 @@ use crate::plan::{Fault, Plan, Step};
 use crate::truth::ServerFilter;
 use crate::{Outcome, run};
 
-/// The changelog was trimmed past the checkpoint. Without the group's offsets, only the changelog shows the group's position.
+/// The changelog was trimmed past the checkpoint. After the group has lost its offsets, only the changelog shows how far the group has
+/// read.
 #[test]
 fn a_state_older_than_the_changelog_is_rebuilt_without_offsets() {
     let steps = [step(0, Fault::OldDisk), step(250, Fault::LoseOffsets), at_once(250, Fault::OldDisk)];
@@ -37,7 +38,7 @@ fn log_that_ends_before_the_groups_offset_is_continued_at_its_end() {
     check(&plan(&[STATIC, "on_truncation = \"continue\""], steps));
 }
 
-/// A new leader that does not know the committed end yet reports the end of its partition too early. Random plans seldom have a warm-up at
+/// A new leader that does not know the high watermark yet reports the end of its partition too early. Random plans seldom have a warm-up at
 /// that moment, so this test also checks that the simulation detects a worker that believes the leader.
 #[test]
 fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
@@ -85,18 +86,18 @@ fn lost_offsets_are_found_in_a_changelog_that_starts_after_the_checkpoint() {
     check(&parse(include_str!("../seeds/lost_offsets_after_a_trim.txt")));
 }
 
-/// Records expire while the group is stopped. The next changelog record must start where the state ends. Otherwise, if the process is
+/// Records expire while the group is stopped. The next changelog record must start at the offset of the state. Otherwise, if the process is
 /// killed before its next checkpoint, the rebuild finds a gap.
 #[test]
 fn a_kill_after_records_expired_forgets_no_key() {
     check_kept("expired_records_not_logged", include_str!("../seeds/killed_after_expiry.txt"));
 }
 
-/// A member is suspended after it has read a committed offset. Meanwhile, another member takes its partition over, commits more, and
+/// A member is suspended after it has read a committed offset. Meanwhile, another member takes the partition over, commits more, and
 /// deletes the records of the repartition topic that all checkpoints contain.
 #[test]
 fn an_outdated_committed_offset_is_not_taken_for_expired_records() {
     check_kept("outdated_offset_believed", include_str!("../seeds/outdated_offset.txt"));
-    // Two other members own the partition in turn, so the records that the first one skips have two epochs.
+    // Two other members own the partition in turn, so the changelog records that the suspended member skips have two epochs.
     check_kept("outdated_offset_believed", include_str!("../seeds/outdated_offset_of_two_epochs.txt"));
 }

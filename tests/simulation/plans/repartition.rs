@@ -17,8 +17,8 @@ fn copies_of_forwarded_records_wait_until_rejected_ones_are_committed() {
     check(&parse(include_str!("../seeds/rejected_copies_in_one_batch.txt")));
 }
 
-/// With `at_least_once`, one record is rejected, and at the same time, the delivery of a forwarded record times out. The offset of the
-/// forwarded record must not be committed.
+/// With `at_least_once`, a record is rejected while the delivery of a forwarded record times out. The offset of the forwarded record must
+/// not be committed.
 #[test]
 fn a_forwarded_record_that_was_not_delivered_is_forwarded_again() {
     check(&parse(include_str!("../seeds/forwarded_record_not_delivered.txt")));

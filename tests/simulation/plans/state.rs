@@ -39,58 +39,58 @@ fn cold_start_ignores_records_from_before_the_group() {
 #[test]
 fn a_warm_up_in_a_recreated_changelog_is_not_a_reset() {
     check_kept("warm_up_taken_for_reset", include_str!("../seeds/recreated_changelog.txt"));
-    // Here, the last changelog record of the warm-up also covers new records and follows records that the checkpoint lacks.
+    // Here, the last changelog record of the warm-up also covers new records, and the checkpoint lacks some of the records before it.
     check_kept("warm_up_taken_for_reset", include_str!("../seeds/warm_up_with_new_records.txt"));
 }
 
-/// The changelog of one entry is deleted after the disk was full. The repartition topic must still have the records that the entry's
-/// checkpoint lacks, although the other entry of the input has a later checkpoint.
+/// The disk is full for a while, so checkpoints cannot be written. Then the changelog of one entry is deleted. The repartition topic must
+/// still have the records that this entry's checkpoint lacks, although the other entry of the input has a later checkpoint.
 #[test]
 fn a_lost_changelog_is_replaced_by_records_that_were_not_trimmed() {
     check_kept("trimmed_before_checkpoint", include_str!("../seeds/changelog_lost_after_a_trim.txt"));
 }
 
-/// The changelog is recreated, and a member comes back with a checkpoint from before that. By then, the changelog contains the whole
-/// window, and the input does not.
+/// A member comes back with a checkpoint from before the changelog was recreated. By then, the changelog contains the whole window, and the
+/// input does not.
 #[test]
 fn a_changelog_with_the_whole_window_replaces_an_older_checkpoint() {
     check(&parse(include_str!("../seeds/checkpoint_older_than_changelog.txt")));
 }
 
-/// The changelog is recreated, and a member comes back with a checkpoint from before that. The changelog does not contain the whole window,
-/// so the member must keep its checkpoint, although the changelog looks old: it begins with an announcement, or with a warm-up that ended
-/// early.
+/// A member comes back with a checkpoint from before the changelog was recreated. The changelog does not contain the whole window, so the
+/// member must keep its checkpoint. The changelog only looks as if it began before the window, because it begins with an announcement or
+/// with a warm-up that ended early.
 #[test]
 fn a_changelog_without_the_whole_window_does_not_replace_a_checkpoint() {
     check(&parse(include_str!("../seeds/changelog_without_whole_window_by_count.txt")));
     check(&parse(include_str!("../seeds/changelog_without_whole_window_by_time.txt")));
 }
 
-/// In a recreated changelog, the warm-up of a member with an old checkpoint ends early. A member with a newer checkpoint continues. The
-/// first member then lacks what was between the two.
+/// The changelog is recreated. A member with an old checkpoint logs only a part of its warm-up, and then a member with a newer checkpoint
+/// continues. The changelog lacks the records in between, so the first member must later read them from the input.
 #[test]
 fn a_hole_after_an_unfinished_warm_up_is_read_from_the_input() {
     check(&parse(include_str!("../seeds/hole_after_unfinished_warm_up.txt")));
     check(&parse(include_str!("../seeds/hole_after_unfinished_warm_up_at_least_once.txt")));
 }
 
-/// A process is killed after it has logged a part of its warm-up. The next rebuild ends there, and reads the rest from the input. Keys that
-/// have expired by now may count in that rest.
+/// A process is killed after it has logged a part of its warm-up. The next rebuild reads this part from the changelog and the rest from the
+/// input. To judge the rest, it needs keys that have expired by now.
 #[test]
 fn a_rebuild_that_ends_in_a_warm_up_keeps_expired_keys() {
     check(&parse(include_str!("../seeds/expired_keys_needed_by_warm_up.txt")));
 }
 
-/// A rebuild skips records past the committed offset. After them, another member with an older checkpoint has logged its warm-up, which is
-/// not a reset.
+/// A rebuild skips changelog records past the committed offset. After them, another member with an older checkpoint has logged its warm-up,
+/// which must not count as a reset.
 #[test]
 fn a_warm_up_after_skipped_records_keeps_the_checkpoint() {
     check(&parse(include_str!("../seeds/skipped_before_warm_up.txt")));
     check(&parse(include_str!("../seeds/skipped_before_warm_up_at_least_once.txt")));
 }
 
-/// With `at_least_once`, a crash leaves a changelog record whose offset was not committed. The record looks as if the offsets had been
-/// reset afterwards, but the checkpoint is from before that.
+/// With `at_least_once`, a crash leaves a changelog record whose offset was not committed. The next changelog record starts below it, as
+/// after a reset of the offsets. The checkpoint is older than both records, so it must be kept.
 #[test]
 fn a_crash_between_changelog_and_offsets_keeps_the_checkpoint() {
     check(&parse(include_str!("../seeds/crash_after_changelog_record.txt")));

@@ -4,7 +4,7 @@ use super::{COVERS_ALL, NEVER_MS, STATIC, at_once, check, fail_at, kill_at, pars
 use crate::plan::{FAILING, Fault, Plan};
 use crate::{Outcome, run};
 
-/// Each step of a transaction and of a checkpoint fails twice, with small and with large transactions.
+/// Each step of a transaction and of a checkpoint fails twice, with small transactions and with large ones.
 #[test]
 fn output_is_exact_if_steps_of_transactions_and_checkpoints_fail() {
     for kind in ["kind = \"aging\"", "kind = \"exact\""] {
@@ -16,7 +16,7 @@ fn output_is_exact_if_steps_of_transactions_and_checkpoints_fail() {
     }
 }
 
-/// After an abort, the worker reads decided records together with many new ones. It must write the decided records first.
+/// After an abort, the worker reads decided records together with many new records. It must write the decided records first.
 #[test]
 fn decided_records_are_emitted_before_new_ones_after_an_abort() {
     let steps = [
@@ -40,8 +40,8 @@ fn aborted_records_of_the_input_do_not_count_as_seen() {
     check(&plan(&[STATIC], [step(100, open(0)), step(200, open(1))]));
 }
 
-/// A copy of an `EndTxn` request that arrives during the next transaction would commit a part of it (KIP-890). Random plans seldom have a
-/// transaction open at that moment.
+/// A copy of an `EndTxn` request that arrives during the next transaction would commit that transaction too early (KIP-890). Random plans
+/// seldom have a transaction open at that moment.
 #[test]
 fn a_late_end_of_a_transaction_is_fenced() {
     let options = [STATIC, COVERS_ALL, "kind = \"exact\"", "on_invalid = \"drop\""];
@@ -71,7 +71,7 @@ fn output_is_exact_if_coordinators_move_and_forget_transactional_ids() {
     check(&plan(&[COVERS_ALL], steps));
 }
 
-/// A producer sends a batch, purges it, and sends other records. The answer to the purged batch must not count for them.
+/// A producer sends a batch, purges it, and sends other records. The answer to the purged batch must not count for the other records.
 #[test]
 fn late_answer_to_a_purged_batch_acknowledges_no_other_record() {
     check(&parse(include_str!("../seeds/late_answer_after_purge.txt")));

@@ -53,7 +53,8 @@ fn changed_condition_applies_to_later_records() {
     check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, WHEN, EVENT_TIMES], [steps().to_vec(), vec![lost]].concat()));
 }
 
-/// The contents on, on, off, on are emitted as on, off, on, even if the worker has only the changelog when it reads the last of them.
+/// If a key has the contents on, on, off, and on, the worker emits on, off, and on. This must hold even if the worker has only the
+/// changelog when it reads the last record.
 #[test]
 fn changed_contents_are_emitted_through_kills_and_lost_disks() {
     let of = |more: &[&str]| {

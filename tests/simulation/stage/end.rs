@@ -55,14 +55,14 @@ impl Stage<'_> {
         for number in self.running() {
             self.terminate(number);
         }
-        // An election that is still armed may happen in the last rebalance, and the new leaders may not show all records at first.
+        // An election that is still armed can happen in the last rebalance. The new leaders may not show all records at first.
         assert!(self.wait_for(self.limit, is_visible), "a part of what was written stays above its last stable offset");
         self.compare(&inputs);
         self.check_emitted_again();
         self.judge_server(&inputs);
     }
 
-    /// Compares everything that was written with what an undisturbed run writes for these records.
+    /// Compares all written records with the records that an undisturbed run writes for these inputs.
     fn compare(&self, inputs: &[Vec<Vec<TestRecord>>]) {
         let of = |topic| (0..self.plan.partitions).map(|partition| self.read(topic, partition, Isolation::ReadCommitted)).collect();
         let written = Written { output: self.output(), duplicates: of("duplicates"), dead_letters: of("dead") };
@@ -70,8 +70,8 @@ impl Stage<'_> {
         truth::check(&self.plan.options, promises, (&[], &self.before), inputs, &written);
     }
 
-    /// If no transaction is open, compares what was written so far with what an undisturbed run writes for the committed records. This
-    /// detects a commit that is not atomic, even if no process is killed in the middle of it.
+    /// If no transaction is open, compares the records written so far with the records that an undisturbed run writes for the committed
+    /// input. This detects a commit that is not atomic, even if no process is killed in the middle of the commit.
     pub(super) fn compare_so_far(&mut self) {
         if !self.promise.exact || !self.plan.options.is_ordered() || self.plan.steps.iter().any(|step| step.fault.changes_the_input()) {
             return;

@@ -63,7 +63,7 @@ impl Stage<'_> {
         let add = |stage: &mut Self| {
             if stage.plan.options.has("instance_id") {
                 // Static members that return within their session keep the previous assignment, without the new partitions. So all sessions
-                // must end first, which a late heartbeat may delay.
+                // must end first. A late heartbeat can delay this.
                 let is_empty = || stage.simulation.group(GROUP).1 == 0;
                 assert!(stage.simulation.wait_for(STEP, stage.limit, is_empty), "the sessions of processes that have ended do not end");
             }
@@ -74,7 +74,8 @@ impl Stage<'_> {
         if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
     }
 
-    /// Freezes a leader, lets the group continue to read, and restores a process's partitions while the former leader answers again.
+    /// Makes former leaders of the input answer while a process restores its partitions. They report the ends from before the group read
+    /// more records.
     pub(super) fn ask_former_leader(&mut self, number: usize) {
         let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
         for partition in 0..self.partitions() {
@@ -86,7 +87,8 @@ impl Stage<'_> {
         self.start(number);
     }
 
-    /// Freezes a group coordinator, lets the group continue, and restores a process's partitions while the former coordinator answers.
+    /// Makes a former group coordinator answer while a process restores its partitions. It reports the offsets from before the group
+    /// committed more records.
     pub(super) fn ask_former_coordinator(&mut self, number: usize) {
         let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
         self.simulation.answer_from_former_coordinator(GROUP, after, time);
@@ -96,8 +98,8 @@ impl Stage<'_> {
         self.start(number);
     }
 
-    /// Reads a whole partition of the input. Waits first, because a new leader may show less than the group has read until its followers
-    /// have fetched.
+    /// Reads a whole partition of the input. Waits first until the followers of a new leader have fetched all records, because the leader
+    /// may hide the latest records until then.
     fn read_whole(&self, partition: i32) -> Vec<TestRecord> {
         let is_visible = || self.simulation.offsets(&at("in", partition)).is_none_or(|[_, last_stable, _, end]| last_stable == end);
         assert!(self.simulation.wait_for(STEP, self.limit, is_visible), "a part of the input stays above its last stable offset");
@@ -119,7 +121,7 @@ impl Stage<'_> {
         });
     }
 
-    /// Waits until everything is read, then sets the group's offset past the end of the log.
+    /// Waits until everything is read, then sets the group's offset past the end of the log and waits until the group notices.
     pub(super) fn shorten(&mut self, of: &TopicPartition) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it becomes shorter");
         let Some((offset, _)) = self.simulation.committed(GROUP, of) else { return };
@@ -132,7 +134,8 @@ impl Stage<'_> {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input");
     }
 
-    /// Aborts a transaction and expires the input, so that the group's offset is below all remaining records.
+    /// Aborts a transaction in each partition of the input. Then expires all records, so that the log start offset is past the group's
+    /// offset.
     pub(super) fn expire_input(&mut self) {
         for partition in 0..self.partitions() {
             let (of, read) = (at("in", partition), self.read_whole(partition));
@@ -143,7 +146,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Expires the input while the processes run and another one joins.
+    /// Expires the input while the processes run. Then starts another process.
     pub(super) fn expire_under_way(&mut self) {
         self.wait_until_read();
         self.expire_input();
@@ -153,14 +156,15 @@ impl Stage<'_> {
         }
     }
 
-    /// Kills a process and changes the leaders once it has restored its partitions.
+    /// Kills and restarts a process. When it has restored its partitions, all partitions get other leaders.
     pub(super) fn elect_after_restore(&mut self, number: usize, lag: Offset) {
         self.kill(number);
         if self.plan.options.has("state.changelog = false") {
             self.members[number].disk = self.members[number].first_disk.copy();
         }
         self.start(number);
-        // The first assignment may be empty until the session of the killed process ends.
+        // The first assignment can be empty until the session of the killed process ends. So each of the first three assignments triggers
+        // an election.
         (1..4).for_each(|count| self.life(number).process.arm("assign.restored", count, Effect::Elect(lag)));
     }
 
@@ -198,7 +202,7 @@ impl Stage<'_> {
         self.simulation.expire_transactional_ids();
     }
 
-    /// Copies of the next records of the stream for a partition of the input.
+    /// Copies the next `count` records of the stream that belong to a partition of the input.
     fn coming_records(&self, of: &TopicPartition, count: usize) -> Vec<(TopicPartition, NewRecord)> {
         let coming = self.records.iter().skip(self.fed).filter(|record| record.partition == of.partition);
         coming.take(count).cloned().map(|record| (of.clone(), new_record(record))).collect()
@@ -214,14 +218,14 @@ impl Stage<'_> {
         self.while_all_are_down(|stage| topics.iter().for_each(|topic| stage.simulation.delete_topic(topic)));
     }
 
-    /// Waits until everything is read, then resets the group's offset. A key must then be emitted again, unless an earlier record has the
-    /// key, or the output rejects a record of the key, which makes the key count as seen.
+    /// Waits until everything is read, then resets the group's offset. Keys of records after the new offset must then be emitted again.
+    /// Exceptions are keys of earlier records and keys of records that the output rejects, because these keys count as seen.
     pub(super) fn reset_offset(&mut self, of: &TopicPartition, back: Offset) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its offset is set back");
         self.while_all_are_down(|stage| {
             let Some([low, ..]) = stage.simulation.offsets(of) else { return };
             let Some((committed, metadata)) = stage.simulation.committed(GROUP, of) else { return };
-            // Nothing before the group's start was ever emitted.
+            // Records from before the group's start were never emitted, so the offset must not be reset to them.
             let first = Note::read(&metadata).first.unwrap_or(low);
             let to = (committed - back).max(low).max(first);
             stage.simulation.set_committed(GROUP, of, Some(to));
@@ -238,8 +242,8 @@ impl Stage<'_> {
             }
         });
         if self.plan.has(&Fault::LoseOffsets) {
-            // If the group lost its offsets before its first commit after the reset, it would resume at its checkpoints, which undoes the
-            // reset.
+            // Before its first commit after the reset, the group must not lose its offsets. Otherwise, it would resume at its checkpoints,
+            // which undoes the reset.
             self.wait_until_read();
         }
     }

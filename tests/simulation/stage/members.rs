@@ -19,9 +19,9 @@ use unseen::worker::{Rebuilder, Shared, Worker};
 pub(super) struct Member {
     pub(super) name: &'static str,
     pub(super) disk: MemoryDisk,
-    /// The disk of the process right after the start of the group.
+    /// A copy of the disk from when the group started.
     pub(super) first_disk: MemoryDisk,
-    /// The disk of the process at an earlier time.
+    /// The copy that the last `Fault::OldDisk` made.
     pub(super) old_disk: Option<MemoryDisk>,
     pub(super) running: Option<Life>,
     pub(super) clock_ahead: i64,
@@ -34,11 +34,11 @@ pub(super) struct Life {
     pub(super) view: View,
 }
 
-/// The configuration and the counts of a process. Both are replaced when a pattern matches other topics.
+/// The configuration and the counts of a process. The process replaces both when it starts with other topics.
 pub(super) type View = Arc<Mutex<(Arc<Config>, Arc<Stats>)>>;
 
 impl Life {
-    /// The reason why the process is not ready, or the partition that lags although everything was read. `None` if there is neither.
+    /// The reason why the process is not ready, or the partition that still has a lag. `None` if the process is ready and has no lag.
     pub(super) fn trouble(&self) -> Option<String> {
         let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
         let process =
@@ -156,10 +156,10 @@ impl Stage<'_> {
     pub(super) fn check_reason(error: &str) {
         let is_wrong = ["from its changelog: ", "arrived through the consumer's own queue", "another consumer group or key space writes"];
         assert!(!is_wrong.iter().any(|wrong| error.contains(wrong)), "a process ended: {error}");
-        // Other reasons are allowed only if they are temporary: the plan fails if the group does not commit everything.
+        // Any other reason is allowed if it is temporary. If it is not, the group does not commit everything, and the plan fails.
     }
 
-    /// Restarts processes that have ended, keeps track of the server, and compares the output so far.
+    /// Restarts processes that have ended, calls `tend_server`, and compares the output so far.
     pub(super) fn tend(&mut self) {
         for number in 0..self.members.len() {
             if self.members[number].running.as_ref().is_some_and(|life| life.process.has_ended()) {
@@ -233,7 +233,7 @@ fn round(
     let stats = Arc::new(Stats::new(&resolved.config));
     *view.lock().expect("no panic") = (Arc::clone(&resolved.config), Arc::clone(&stats));
     let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok).map_err(|error| text(&error))?;
-    // `drain` ends this round, and `stop` ends the process.
+    // `drain` ends this round, and `stop` ends the process. Without patterns, the process has only one round.
     let drain = if config.patterns.is_empty() { Arc::clone(stop) } else { Arc::default() };
     let shared = Shared {
         broker: broker.clone(),
@@ -259,7 +259,7 @@ fn round(
             let thread = std::thread::Builder::new().name(process).spawn(move || {
                 task.run(|| {
                     let ended = work(number, shared);
-                    // When one worker ends, the other workers drain.
+                    // As in `unseen run`, all workers drain when one of them ends.
                     drain.store(true, Ordering::Relaxed);
                     ended
                 })

@@ -22,17 +22,17 @@ use unseen::config::Config;
 use unseen::record::TopicPartition;
 use unseen::sim::{Api, Effect, Faults, Isolation, NewRecord, RequestFault, Simulation, TopicOptions};
 
-/// The number of partitions that are added at a time.
+/// The number of partitions that a plan can add to a topic.
 const MORE_PARTITIONS: u32 = 2;
 const GROUP: &str = "group";
 /// The number of records before the group starts.
 const BEFORE: usize = 20;
-/// The time that the group may take to commit everything after the last fault.
+/// The time in which the group must commit everything after the last fault.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The limit for a worker with a defect, which may never commit everything.
 const LIMIT_WITH_DEFECT: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(100);
-/// Maximum number of client calls in a plan. Only a worker that loops without progress reaches it.
+/// The maximum number of client calls in a plan. A worker exceeds it only if it loops forever.
 const STEPS_MAX: u64 = 5_000_000;
 
 type Configs = BTreeMap<(String, Vec<String>), Arc<Config>>;
@@ -40,27 +40,27 @@ type Configs = BTreeMap<(String, Vec<String>), Arc<Config>>;
 struct Stage<'p> {
     plan: &'p Plan,
     simulation: Simulation,
-    /// The longest virtual time to wait until the group reaches a state.
+    /// The longest virtual time that the plan waits for the group, for example until the group has read everything.
     limit: Duration,
     memory: Memory,
     members: Vec<Member>,
     records: Vec<TestRecord>,
     promise: Promise,
     promise_without_delivery: Promise,
-    /// The number of records of each partition of the input that were committed at the last comparison.
+    /// For each partition of the input, the number of records that were committed at the last comparison.
     checked: Vec<usize>,
-    /// The records from before the group's start, as they were written.
+    /// The records from before the group's start, as they are in the input.
     before: Vec<TestRecord>,
     /// The records of deleted inputs, by partition.
     former: Vec<Vec<TestRecord>>,
-    /// The number of records per partition of the input that other producers write in transactions.
+    /// For each partition of the input, the number of records that other producers write in committed transactions.
     mixed: Vec<usize>,
     has_more_partitions: bool,
-    /// For each change of the condition: the number of records of each partition of the input that the group had read before the change.
+    /// For each change of `when`, the number of records that the group had read before the change, by partition of the input.
     condition_changes: Vec<Vec<usize>>,
     /// Like `condition_changes`, for changes of `emit`.
     emit_changes: Vec<Vec<usize>>,
-    /// Like `condition_changes`, for adding and removing the first of two entries.
+    /// Like `condition_changes`, for the removal and the return of the first of two entries.
     rule_changes: Vec<Vec<usize>>,
     kills: u64,
     other: bool,
@@ -69,7 +69,7 @@ struct Stage<'p> {
     /// The keys of records that the group reads again because its offset was reset. For each key, the number of times that it must have
     /// been emitted by the end.
     again: BTreeMap<Vec<u8>, usize>,
-    /// The configurations so far, by text and options. They are kept because sizing a filter can take longer than a whole plan.
+    /// The configurations so far, by their text and overrides. They are reused because sizing a filter can take longer than a whole plan.
     configs: RefCell<Configs>,
 }
 
@@ -78,13 +78,14 @@ pub fn carry_out(plan: &Plan, defect: Option<&'static str>) -> u64 {
     simulate(plan, defect).0
 }
 
-/// A digest that distinguishes runs of a plan.
+/// Runs a plan and returns the digest of its trace.
 pub fn digest(plan: &Plan) -> (u64, u64) {
     simulate(plan, None).1
 }
 
 fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
-    // The brokers' clock starts after the times of the records but before `MAX_TIMESTAMP`, the latest time that moves the model's window.
+    // The brokers' clock starts after the times of the records but before `MAX_TIMESTAMP`, because later times do not move the model's
+    // window.
     let options = unseen::sim::Options { epoch_ms: 1_790_000_000_000, step_limit: STEPS_MAX, defect, ..unseen::sim::Options::default() };
     Simulation::run(plan.seed, options, |simulation| {
         let limit = if defect.is_some() { LIMIT_WITH_DEFECT } else { LIMIT };
@@ -203,7 +204,7 @@ impl<'p> Stage<'p> {
         Duration::from_millis(self.plan.record_ms)
     }
 
-    /// Writes what a killed `unseen seed` leaves behind: a record of an aborted transaction in every partition of the changelog.
+    /// Writes the records that a killed `unseen seed` leaves in the changelog: one record of an aborted transaction per partition.
     fn abort_a_seed(&self) {
         let changelog = self.changelog();
         let endless = TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() };
@@ -320,8 +321,8 @@ impl<'p> Stage<'p> {
             Fault::Change(change @ (Change::When | Change::Emit | Change::Rules)) => self.change_after_reading(*change),
             Fault::Change(change) => self.while_all_are_down(|stage| stage.memory.change(*change, &stage.plan.options)),
             Fault::AddPartitions => self.add_partitions(),
-            // If a partition of the changelog is empty, only the group's offsets show where the group has started in that partition, so
-            // they must remain.
+            // If a partition of the changelog is empty, only the group's offsets show where the group started in that partition. So the
+            // group must keep its offsets.
             Fault::LoseOffsets if self.plan.options.has("start = \"latest\"") && !self.has_logged() => {}
             Fault::LoseOffsets => self.while_all_are_down(|stage| stage.simulation.delete_group(GROUP)),
             Fault::Outage { ms } => {

@@ -1,6 +1,6 @@
 //! A server alongside the workers. The server follows the changelog, is killed and frozen, and is queried for every key.
 //!
-//! The test judges the server's answers at the end, when the group has read everything. Every answer has a time. The answer must report all
+//! The test judges the server's answers at the end, when the group has read everything. Every answer has a time. An answer must report all
 //! keys as seen that the group had committed before that time.
 
 use super::{BEFORE, GROUP, Stage, at};
@@ -19,7 +19,7 @@ use unseen::sim::{Ended, Isolation, Process, SimBroker};
 /// The number of keys that occur in no record, to count false positives.
 const STRANGERS: usize = 200;
 const INTERVAL: Duration = Duration::from_millis(250);
-/// The reason for the exit of a server with a different configuration than the workers.
+/// The error of a server whose configuration differs from the workers' configuration.
 const OUTDATED: &str = "the workers have another configuration";
 
 pub(super) struct Server {
@@ -30,11 +30,11 @@ pub(super) struct Server {
     given: Arc<Mutex<Vec<Answer>>>,
     answers: Vec<(Answer, Vec<usize>)>,
     sights: Vec<Sight>,
-    /// The number of records of each partition of the input that any process may have read by now.
+    /// For each partition of the input, the number of records that a process can have read by now.
     reached: Vec<usize>,
 }
 
-/// The progress of the group at a time when the changelog had no open transaction.
+/// The numbers of committed records and emitted records, by partition, at a time when the changelog had no open transaction.
 struct Sight {
     time: i64,
     read: Vec<usize>,
@@ -90,12 +90,13 @@ impl Stage<'_> {
         }
     }
 
-    /// Records the progress of the group, takes the server's answers, and restarts the server if the workers have another configuration.
+    /// Counts the committed and the emitted records and collects the server's answers. Restarts the server if it was killed or if the
+    /// workers' configuration has changed.
     pub(super) fn tend_server(&mut self) {
         if self.server.is_none() {
             return;
         }
-        // Counts the records that were fed, not those that are visible, because a new leader may briefly hide records that a process has
+        // Counts the appended records instead of the visible records, because a new leader may briefly hide records that a process has
         // already read.
         let skipped = if self.plan.options.has("start = \"latest\"") { BEFORE } else { 0 };
         let fed = &self.records[skipped..self.fed.max(skipped)];
@@ -132,13 +133,13 @@ impl Stage<'_> {
         }
     }
 
-    /// Forgets the recorded progress, because the group's offset was reset.
+    /// Drops the counts, because the group's offset was reset.
     pub(super) fn forget_sights(&mut self) {
         self.server.iter_mut().for_each(|server| server.sights.clear());
     }
 
-    /// For each partition of the input, the number of records whose offset matches. Includes the records of deleted inputs and excludes the
-    /// records that a group with `start = "latest"` does not read, as in [`Stage::inputs`].
+    /// For each partition of the input, returns the number of records that `is_such` selects by partition and offset. Includes the records
+    /// of deleted inputs and excludes the records that a group with `start = "latest"` does not read, as in [`Stage::inputs`].
     pub(super) fn input_counts(&self, is_such: impl Fn(i32, i64) -> bool) -> Vec<usize> {
         let count = |partition: i32| {
             let place = usize::try_from(partition).expect("a partition");
@@ -150,7 +151,7 @@ impl Stage<'_> {
         (0..self.partitions()).map(count).collect()
     }
 
-    /// Waits until the server knows everything, then stops it.
+    /// Waits for an answer that covers everything that the group has committed, then stops the server.
     pub(super) fn finish_server(&mut self) {
         if self.server.is_none() {
             return;
@@ -170,15 +171,15 @@ impl Stage<'_> {
         }
     }
 
-    /// Panics unless every answer of the server is correct. The server may or may not know keys of records that were written before the
-    /// group's start.
+    /// Panics if an answer of the server is wrong. The server may or may not know keys of records that were written before the group's
+    /// start.
     pub(super) fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
         let Some(server) = self.server.take() else { return };
         let options = &self.plan.options;
         let before: BTreeSet<_> = self.records[..BEFORE].iter().map(truth::id).collect();
         let last = server.sights.last().expect("the last is of the end").time;
         let is_repartitioned = options.has("repartition = true");
-        // With at_least_once, records may be emitted before their keys are logged.
+        // With `at_least_once`, a record can be emitted before its key is logged, so emitted keys are not required.
         let shows = is_repartitioned && options.has("delivery = \"exactly_once\"");
         let output = self.output();
         let padded =
@@ -192,7 +193,7 @@ impl Stage<'_> {
                 known.seen.extend(truth::ids_in_space(&records[..emitted]));
             }
             if options.has("cold_start = \"empty\"") && self.plan.has_reset_offset() {
-                // The workers have forgotten some keys, so the server may have forgotten them, too.
+                // The workers have forgotten some keys, so the server may lack them, too.
                 known.maybe.append(&mut known.seen);
             }
             given.judge(&server.keys, &known, &before);
@@ -221,7 +222,8 @@ fn serve(
             let (user, item) = truth::parts(key);
             space.add(&mut query, [user, item].map(str::as_bytes).into_iter()).map_err(|error| error.to_string())?;
         }
-        // The server may become ready while it answers. It then knows everything that was committed before the server started.
+        // If the server becomes ready while it answers, it knows everything that was committed before it started. So `began` is the time of
+        // the answer.
         let as_of_ms = space.as_of().unwrap_or(began);
         match space.answer(&mut query) {
             (answers, None) => {
