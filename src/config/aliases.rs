@@ -1,6 +1,6 @@
-//! Limits the size of YAML aliases: `*name` repeats the value that is marked with `&name`.
+//! Rejects YAML files whose aliases expand to too many values. An alias `*name` repeats the value that is marked with `&name`.
 //!
-//! A few lines with aliases of aliases can expand to more than fits into memory. Must never build the values that it counts.
+//! A few lines with aliases of aliases can expand to more values than fit into memory. Must only count the values and never build them.
 
 use std::collections::BTreeMap;
 use yaml_rust2::parser::{Event, MarkedEventReceiver, Parser};
@@ -24,9 +24,9 @@ pub(super) fn check(text: &str) -> Result<(), String> {
 #[derive(Default)]
 struct Counter {
     values: u64,
-    /// Number of values in each value that is marked with `&name`, by the id of the mark (the anchor).
+    /// The number of values inside each marked value, by the parser's id of its mark `&name` (the anchor).
     anchors: BTreeMap<usize, u64>,
-    /// Open lists and tables: the anchor of each and the number of values before it.
+    /// The lists and tables that are still open, each with its anchor and with the number of values before it.
     open: Vec<(usize, u64)>,
 }
 

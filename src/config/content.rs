@@ -10,8 +10,8 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 /// Resolves `emit`. Returns `None` if only the first record of a key is emitted. Otherwise, returns the parts to compare: a record is
-/// emitted if one of these parts has changed. `"on_change"` compares the whole value. Also returns the whole value after an error, so that
-/// the error does not cause others.
+/// emitted if one of these parts has changed. `"on_change"` compares the whole value. After an error, also returns the whole value, so that
+/// later checks do not report errors that follow from this error.
 pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let content = match raw {
         None => return None,
@@ -36,7 +36,7 @@ pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mu
     content.or_else(|| KeySpec::new(vec![Part::RecordValue]).ok())
 }
 
-/// Resolves the parts to compare, which have the form of a key, or `{ except = ["/pointer"] }`. A missing part is the same as null.
+/// Resolves the parts to compare. `raw` has the syntax of a key or is `{ except = ["/pointer"] }`. A missing part counts as null.
 fn compared(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let mut raw = raw.clone();
     if let Some(table) = raw.as_object_mut().filter(|table| table.contains_key("except")) {
@@ -92,7 +92,7 @@ fn compare(value: &Value) -> Result<Option<CompareContent>, String> {
     };
     match value {
         Value::Bool(is_on) => return Ok(is_on.then(CompareContent::default)),
-        // A value from a variable is text.
+        // A value from an environment variable is text.
         Value::String(text) if text == "true" || text == "false" => return Ok((text == "true").then(CompareContent::default)),
         _ => {}
     }

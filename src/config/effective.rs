@@ -24,7 +24,7 @@ impl Config {
 fn complete(mut tree: Value) -> Value {
     let has_serve = tree.get("serve").is_some();
     fill(&schema(), &mut tree);
-    // The table `[serve]` enables the servers, so it must not appear because of its defaults.
+    // The table `[serve]` shows that the user wants to run `unseen serve`, so its defaults alone must not add the table.
     if let Some(table) = tree.as_object_mut().filter(|_| !has_serve) {
         table.remove("serve");
     }
@@ -32,7 +32,7 @@ fn complete(mut tree: Value) -> Value {
     tree
 }
 
-/// Adds the defaults of a schema for options that a tree does not set.
+/// Sets the options that are missing in `tree` to their defaults in `schema`.
 fn fill(schema: &Value, tree: &mut Value) {
     match tree {
         Value::Array(items) => {
@@ -45,7 +45,7 @@ fn fill(schema: &Value, tree: &mut Value) {
         Value::Object(table) => {
             for (name, option) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
                 if option.get("required").is_some_and(|required| required != &json!([])) && !table.contains_key(name) {
-                    // A table with required options would be invalid if it had only defaults.
+                    // Leave the table out. It has required options, so a table with only defaults would be invalid.
                 } else if option.get("properties").is_some() {
                     let mut inner = table.remove(name).unwrap_or_else(|| json!({}));
                     fill(option, &mut inner);

@@ -61,7 +61,7 @@ impl Diagnostics {
         Self { file, sources: BTreeMap::new(), errors: Vec::new() }
     }
 
-    /// Remembers the source of the value at `path`, if the source is not the file.
+    /// Remembers that the value at `path` comes from `source` instead of the file.
     pub(super) fn came_from(&mut self, path: &str, source: &'static str) {
         self.sources.insert(path.to_owned(), source);
     }
@@ -69,7 +69,7 @@ impl Diagnostics {
     pub(super) fn add(&mut self, path: &str, message: impl Into<String>) {
         let source = self.sources.iter().find(|(known, _)| within(known, path)).map_or(&*self.file, |(_, source)| source);
         let error = Error { source: source.to_owned(), path: path.to_owned(), message: message.into() };
-        // All topics of an entry can have the same error, which is reported once.
+        // All topics of an entry can have the same error. Report it only once.
         if !self.errors.contains(&error) {
             self.errors.push(error);
         }
@@ -80,7 +80,8 @@ impl Diagnostics {
         self.errors.push(Error { source: source.to_owned(), path: path.to_owned(), message: message.into() });
     }
 
-    /// True if there is already an error at `path`, above it, or below it. Callers then skip errors that may follow from that error.
+    /// True if an error was already reported at `path`, above it, or below it. Callers then do not report errors that could follow from
+    /// that error.
     pub(super) fn knows(&self, path: &str) -> bool {
         self.errors.iter().any(|error| within(&error.path, path) || within(path, &error.path))
     }

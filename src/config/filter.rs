@@ -10,17 +10,17 @@ use std::sync::{Mutex, PoisonError};
 /// The lowest false-positive rate for which filters are sized correctly.
 pub(super) const RATE_MIN: f64 = 1e-9;
 
-/// The filter of a topic, in which its seen keys are stored.
+/// The filter that stores the seen keys of a topic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     /// The kind of filter, such as `aging`.
     pub kind: Kind,
-    /// Number of distinct keys of the whole topic in a window. `None` for windows by count, whose count is the capacity, and for kinds
-    /// without a capacity.
+    /// Number of distinct keys of the whole topic in a window. `None` if the window is a number of keys, which is then the capacity, or if
+    /// the kind has no capacity.
     pub capacity: Option<u64>,
-    /// Maximum share of unseen records that may be dropped wrongly, at capacity.
+    /// Maximum share of unseen records that the filter drops by mistake when it is filled to its capacity.
     pub false_positive_rate: f64,
-    /// Memory for the whole topic in bytes, for kinds that are sized by memory.
+    /// Memory for the whole topic in bytes. `None` for kinds that are not sized by memory.
     pub memory: Option<u64>,
     /// True if a key that the filter reports as seen is looked up in an exact store before the record is dropped.
     pub confirm: bool,
@@ -28,8 +28,8 @@ pub struct Filter {
     pub growth: Growth,
 }
 
-/// Sizes a filter by its memory. The result is cached, because the computation takes tens of milliseconds, and every worker needs the same
-/// sizes.
+/// Sizes a filter by its memory. The result is cached, because the computation takes tens of milliseconds, and all worker threads need the
+/// same result.
 fn sized_by_memory(kind: Kind, window: Window, demand: &Demand) -> Option<Spec> {
     static SIZED: Mutex<Vec<(Kind, u64, u64, Spec)>> = Mutex::new(Vec::new());
     let mut sized = SIZED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,7 +44,7 @@ fn sized_by_memory(kind: Kind, window: Window, demand: &Demand) -> Option<Spec> 
 
 impl Filter {
     /// Returns the filter of one partition, or `None` if the kind has no filter in memory. The topic's capacity is divided among
-    /// `partitions` partitions. With a window by count, each partition has the full capacity instead, because all keys of a window may be
+    /// `partitions` partitions. With a window by count, each partition has the full capacity instead, because all keys of a window can be
     /// in one partition.
     #[must_use]
     pub fn spec(&self, window: Window, partitions: u32) -> Option<Spec> {
@@ -106,13 +106,13 @@ impl Filter {
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Stored state is reused only if this text is the same. The pattern lists all options, so that a new option does not compile until
-        // this function handles it.
+        // This text is stored with the state, and the state is reused only if the text has not changed. The pattern lists all options, so
+        // that a new option does not compile until this function handles it.
         let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } } =
             self;
         f.write_str(kind.name())?;
         if let Some(memory) = memory {
-            // Stored cells cannot be resized, so they are valid only for the same size.
+            // Stored cells cannot be resized, so they are valid only for the same memory and rate.
             write!(f, " of {memory} bytes at {:e}", self.false_positive_rate)?;
         }
         if self.confirm { f.write_str(", confirmed") } else { Ok(()) }

@@ -15,7 +15,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maximum size of a schema file in bytes. Even the descriptor set of a whole repository has only a few megabytes.
+/// Maximum size of a schema file in bytes. Even the descriptor set of a whole repository is only a few megabytes.
 const FILE_MAX: u64 = 16 << 20;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -71,7 +71,7 @@ impl FormatOption {
     }
 }
 
-/// Resolves the formats of a topic's keys and values. Their schemas must have the wanted fields.
+/// Resolves the formats of a topic's keys and values. Reports an error if a schema lacks one of the `wanted` fields.
 pub(super) fn resolve(
     key: &FormatOption,
     (value, encoding): (&FormatOption, &EncodingOption),

@@ -1,6 +1,7 @@
 //! JSON schemas of options whose values have several forms.
 //!
-//! A schema may accept a value that `resolve` rejects, because `resolve` also compares options. A schema must never reject a valid value.
+//! A schema can accept a value that `resolve` rejects, because only `resolve` compares options with each other. A schema must never reject
+//! a valid value.
 
 use super::format::{EncodingOption, FormatOption};
 use super::inputs::Inputs;

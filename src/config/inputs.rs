@@ -18,7 +18,7 @@ const NAME_MAX: usize = 249;
 #[serde(try_from = "Value")]
 pub(super) enum Inputs {
     One(String),
-    /// `None` is a name with an error that was already reported.
+    /// A name is `None` if an error in it was already reported.
     List(Vec<Option<String>>),
     Pattern(String),
 }
@@ -63,7 +63,7 @@ pub(super) fn resolve(raw: Option<Inputs>, path: &str, diagnostics: &mut Diagnos
     named.into_iter().filter(is_valid).collect()
 }
 
-/// Checks a name that may contain the placeholder, for each input.
+/// Checks that a name is valid for each input. The name can contain the placeholder.
 pub(super) fn check_names(name: &str, inputs: &[(String, String)], path: &str, diagnostics: &mut Diagnostics) {
     // If the entry has no valid input or has a pattern, check the name with a stand-in input.
     let stand_in = inputs.is_empty().then_some("input");
@@ -90,7 +90,7 @@ pub(super) fn is_topic_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
 }
 
-/// Checks the names of a topic's internal topics, which consist of the group id and the name of the input or space.
+/// Checks the names of a topic's internal topics, which contain the group id and the name of the input or space.
 pub(super) fn check_internal_topics(config: &Config, topic: &Topic, diagnostics: &mut Diagnostics) {
     if let Some(name) = config.repartitioned(topic) {
         let path = topic.setting("repartition");
@@ -115,7 +115,7 @@ pub(super) fn check_internal_topics(config: &Config, topic: &Topic, diagnostics:
 }
 
 impl Config {
-    /// Returns a warning for each shadow topic and each pattern without an output, because the output may have been forgotten.
+    /// Returns a warning for each shadow topic and each pattern without an output, because the user may have forgotten to set `output`.
     pub fn shadows(&self) -> impl Iterator<Item = String> {
         let topics = self.topics.iter().map(|topic| (topic, &*topic.input));
         let patterns = self.patterns.iter().map(|pattern| (pattern.entry(), pattern.text()));

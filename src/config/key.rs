@@ -1,4 +1,4 @@
-//! Options for keys and event times: the locations of their fields and how keys are normalized.
+//! Options for keys and event times: where a record contains them, and how keys are normalized.
 
 use super::error::Diagnostics;
 use super::forms::{VARIABLE, shared, whole};

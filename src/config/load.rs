@@ -1,6 +1,6 @@
 //! Merges the layers: flags override the environment, which overrides the file. `raw` has the defaults.
 //!
-//! Owns the sources of values. Must never depend on what an option means.
+//! Keeps track of the layer that each value comes from. Must never depend on what an option means.
 
 use super::aliases;
 use super::error::{Diagnostics, ENVIRONMENT, FLAGS};
@@ -137,7 +137,7 @@ fn large_number(text: &str) -> Option<String> {
 fn large_number_in(path: &str, value: &DeValue<'_>) -> Option<String> {
     let is_large = match value {
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).is_err(),
-        // `inf` is infinite, but TOML has a literal for it, so it is not a number that is too large.
+        // `inf` also parses as infinite, but it is a TOML literal and not a number that is too large.
         DeValue::Float(number) => !number.as_str().contains("inf") && number.as_str().parse().is_ok_and(f64::is_infinite),
         DeValue::Array(items) => {
             return items.iter().enumerate().find_map(|(index, item)| large_number_in(&format!("{path}[{index}]"), item.get_ref()));
@@ -156,14 +156,15 @@ fn one_line(message: &str) -> String {
     // An excerpt looks like this: `  |`, `3 | text of the line`, `  | ^^^`.
     let is_excerpt = |line: &&str| line.split_once('|').is_some_and(|(number, _)| number.chars().all(|c| c == ' ' || c.is_ascii_digit()));
     let mut message = message.lines().filter(|line| !is_excerpt(line)).map(str::trim).collect::<Vec<_>>().join(": ");
-    // Usually, the value is meant as text, such as a key of hexadecimal digits.
+    // The value is usually meant as text, such as a hexadecimal key that starts with digits.
     if ["leading zero", "invalid float", "invalid integer"].iter().any(|fault| message.contains(fault)) {
         message += "; if this is text, put it in quotes";
     }
     message
 }
 
-/// Collects the options in the environment. In the name of a variable, an index of a list is a number between separators.
+/// Collects the options that environment variables set. In the name of a variable, a number between separators is the index of a list
+/// element.
 fn settings(environment: &Environment, diagnostics: &mut Diagnostics) -> config::Environment {
     let mut settings = config::Map::new();
     for (name, value) in environment {
@@ -189,7 +190,7 @@ fn settings(environment: &Environment, diagnostics: &mut Diagnostics) -> config:
             diagnostics.add_from(ENVIRONMENT, name, "expected a name such as UNSEEN__WORKER__WORKERS or UNSEEN__TOPICS__0__WINDOW");
         }
     }
-    // Values stay text, and each option parses its own value: a password of digits must keep its leading zeros.
+    // Leave the values as text, because each option parses its own value. A password of digits must keep its leading zeros.
     config::Environment::with_prefix(PREFIX).separator(SEPARATOR).source(Some(settings))
 }
 
@@ -222,7 +223,7 @@ fn known(part: &str, words: &[&str]) -> Option<String> {
     SCHEMA.pointer(&place).map(|_| option)
 }
 
-/// True if all indexes in a path are numbers below 1000. A list becomes as long as its largest index, so a large index would fill the
+/// True if all indexes in a path are numbers below 1000. A list becomes as long as its largest index, so a large index would exhaust the
 /// memory.
 fn indices_are_small(path: &str) -> bool {
     path.split('[').skip(1).all(|part| {

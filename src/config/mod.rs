@@ -142,7 +142,7 @@ pub struct Kafka {
     pub instance_id: Option<String>,
     /// The start position of a partition without a committed offset.
     pub start: Start,
-    /// The action if a partition's log ends before the position up to which the worker has read it.
+    /// The action if a partition's log ends before the next offset that the worker would read.
     pub on_truncation: OnTruncation,
     /// The maximum time to wait for a broker at startup.
     pub connect_timeout: Duration,
@@ -200,7 +200,7 @@ const LINGER_EACH: Duration = Duration::from_millis(1);
 pub struct Worker {
     /// Number of worker threads, from 1 to 64.
     pub workers: u16,
-    /// The records that may be emitted again after a crash.
+    /// The delivery guarantee, which decides whether records can be emitted again after a crash.
     pub delivery: Delivery,
     /// Time between commits while records arrive, at least 10 ms.
     pub commit_interval: Duration,
@@ -219,7 +219,7 @@ impl Delivery {
     ///
     /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. With a time of 1 ms
     /// per partition, all `partitions` together cause at most a thousand requests per second. The time is at most a quarter of the commit
-    /// interval, so that a partition has at most five requests per commit. But it is always at least 5 ms, and at most 250 ms (four
+    /// interval, so that a partition has at most five requests per commit. In any case, it is at least 5 ms and at most 250 ms (four
     /// requests per second). With few partitions, the time is short, because lingering records use memory. A commit flushes the producer
     /// instead of waiting.
     #[must_use]
@@ -339,7 +339,7 @@ pub struct Topic {
     pub time: Option<EventTime>,
     /// The maximum time by which a record's time may be ahead of the local clock. Later record times do not advance stream time.
     pub max_future: Duration,
-    /// The action for records that are older than the window, and whose keys are unseen.
+    /// The action for records that are older than the window and have an unseen key.
     pub late: Late,
     /// The parts to compare, if only changed records are emitted. `None` if the first record of each key is emitted.
     pub on_change: Option<KeySpec>,
@@ -412,7 +412,7 @@ impl Topic {
         self.output.is_none()
     }
 
-    /// Returns the latest record time that may advance stream time, for a record that is read at `now`.
+    /// Returns the latest record time that can advance stream time, for a record that is read at `now`.
     #[must_use]
     pub fn max_timestamp(&self, now: Timestamp) -> Timestamp {
         now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))

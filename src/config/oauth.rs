@@ -14,7 +14,7 @@ use std::path::PathBuf;
 pub enum TokenSource {
     /// A token endpoint that issues tokens for client credentials.
     Endpoint(TokenEndpoint),
-    /// A file with a token, which another process renews.
+    /// A file with a token. Another process renews the token.
     File(PathBuf),
     /// AWS credentials, which sign tokens for the brokers of a region.
     Aws {

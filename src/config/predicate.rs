@@ -1,4 +1,4 @@
-//! Options for predicates: the records to deduplicate and the records that retract their key.
+//! Options for predicates, which select the records to deduplicate and the records that retract their key.
 
 use super::error::Diagnostics;
 use super::forms::{shared, whole};

@@ -1,4 +1,4 @@
-//! librdkafka properties. They are passed to librdkafka, except for the properties that unseen sets itself.
+//! The librdkafka properties that a configuration can set. Properties that unseen sets itself are rejected.
 //!
 //! Must never show a value in an error message, because it may be a secret.
 
@@ -56,8 +56,8 @@ pub(super) const OWNED: [(&str, &str); 27] = [
 
 const CLASSIC: &str = "remove it: unseen uses the classic protocol and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
 
-/// Properties that only Kafka's Java clients have, and that something replaces, each with advice for the error message. librdkafka rejects
-/// other properties that it does not have.
+/// Properties that only Kafka's Java clients have and for which there is a replacement, each with advice for the error message. librdkafka
+/// itself rejects all other properties that it does not know.
 const JAVA: [(&str, &str); 17] = [
     ("buffer.memory", "use queue.buffering.max.kbytes"),
     ("fetch.max.wait.ms", "use fetch.wait.max.ms"),
@@ -111,18 +111,18 @@ fn target(name: &str) -> &str {
     first_name(name.strip_prefix(OF_TOPICS).unwrap_or(name))
 }
 
-/// True if a property is text even if it looks like a number, such as a name or a password.
+/// True if the value of a property is text, such as a name or a password, even if it looks like a number.
 fn is_text(name: &str) -> bool {
     let of_clients = ["sasl.", "ssl.", "client."].iter().any(|prefix| name.starts_with(prefix));
-    // The only number among the properties with these prefixes that are passed to librdkafka.
+    // Of the properties with these prefixes that are passed to librdkafka, only this property is a number.
     of_clients && name != "sasl.kerberos.min.time.before.relogin"
 }
 
 pub(super) const PATH: &str = "kafka.properties";
 
-/// Converts values to text for librdkafka. Rejects the properties that unseen sets itself, and those that only Java clients have. Renames
-/// each property to its primary name and rejects a second property with that name. Otherwise, librdkafka would use the last of the two
-/// values, and their order is not defined.
+/// Converts values to text for librdkafka. Rejects the properties that unseen sets itself and the properties that only Java clients have.
+/// Renames each property to its primary name and rejects a second property with that name. Otherwise, librdkafka would use the last of the
+/// two values, and their order is not defined.
 pub(super) fn resolve(raw: &BTreeMap<String, Value>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
     for (name, value) in raw {

@@ -131,7 +131,7 @@ pub(super) fn check(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
         let earlier: Vec<_> = topics[..number].iter().map(|(_, other)| other).filter(|other| other.input == topic.input).collect();
         let Some(previous) = earlier.last() else { continue };
         let Some((setting, problem)) = problem(topic, &earlier, previous) else { continue };
-        // The inputs of an entry often have the same problem, which is reported once.
+        // The inputs of an entry often have the same problem. Report it only once.
         if !reported.contains(&(topic.entry, setting)) {
             reported.push((topic.entry, setting));
             let path = if setting == "input" { path.clone() } else { topic.setting(setting) };

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 const HIDDEN: &str = "(hidden)";
 
-/// Texts that mark a path as secret: parts of the names of librdkafka properties, and of options of the schema registry, the servers, and
-/// the hash.
+/// An option is secret if its path contains one of these texts. They are parts of the names of librdkafka properties and of options of the
+/// schema registry, the servers, and the hash.
 const SECRETS: [&str; 7] = ["password", "passphrase", "secret", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "siphash"];
 
 /// True if the value at a path, such as `kafka.properties.sasl.password`, is a secret.
@@ -16,8 +16,9 @@ pub(crate) fn is_secret(path: &str) -> bool {
     SECRETS.iter().any(|part| path.contains(part))
 }
 
-/// Returns `message`, an error message for text with an invalid `${...}`. `message` may show a part of the text. If the option is a secret,
-/// returns another message instead, unless the whole text is a single reference, which does not contain the secret.
+/// Returns `message`, the error message for a value with an invalid `${...}`. `message` can show a part of the value, so if the option is a
+/// secret, returns a message without the value instead. If the value is only a single reference, it does not contain the secret, so
+/// `message` is returned for every option.
 pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
     let inner = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     if !is_secret(path) || inner.is_some_and(|inner| !inner.contains(['$', '{', '}'])) {

@@ -53,7 +53,7 @@ impl Config {
         spaces.iter().find(|space| space.name == topic.space).cloned().unwrap_or_else(alone)
     }
 
-    /// True if some topics share a key space. If so, one worker must own the partitions of these topics that have the same number.
+    /// True if some topics share a key space. If so, partitions of these topics that have the same number must be owned by the same worker.
     #[must_use]
     pub fn shares_spaces(&self) -> bool {
         self.spaces().iter().any(|space| space.topics.len() > 1)

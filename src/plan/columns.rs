@@ -1,4 +1,4 @@
-//! The fields of a recorded stream as columns: the candidates for a key.
+//! The fields of a recorded stream, as columns. Each field is a candidate for a key.
 //!
 //! This module owns a table of hashes with a row per record, a column for each field of the first records, and one column for all other
 //! fields. It must never use more memory than its limit, regardless of the input. If the stream is longer than the limit allows, the table
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io::BufRead;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Maximum number of records in a table: with all columns and times, 70 MB.
+/// Maximum number of records in a table. A table of this size with all columns and times takes 70 MB.
 const RECORDS_MAX: usize = 200_000;
 /// Number of records at the start of the stream whose fields get columns.
 const RECORDS_OF_COLUMNS: usize = 1_000;
@@ -70,7 +70,7 @@ pub(super) struct Columns {
     pub(super) records: usize,
     /// True if the stream has more records than this table.
     pub(super) is_cut: bool,
-    /// The field that was used as the record time, because neither the format nor the caller names a field for it.
+    /// The field that was chosen as the record time. `None` if the format or the caller determines the time, or if no field is suitable.
     pub(super) time: Option<String>,
     /// The format of the values: JSON, gzip-compressed if the first value is gzip-compressed.
     pub(super) format: Option<RecordFormat>,
@@ -121,7 +121,7 @@ impl Columns {
         }
         let rest = Column { place: Place::Rest, hashes: Vec::new(), times: 0 };
         table.fields.push(std::mem::replace(&mut table.rest, rest));
-        // Stream time is computed for each partition, because a sample of a topic may have its partitions one after another.
+        // Compute stream time for each partition, because a sample of a topic can contain its partitions one after another.
         let mut latest: HashMap<i32, Option<Timestamp>> = HashMap::new();
         for (time, partition) in table.times.iter_mut().zip(&table.partitions) {
             let latest = latest.entry(*partition).or_default();
@@ -155,7 +155,7 @@ impl Columns {
                 })
             });
             let Some(number) = number else {
-                // A sum of hashes does not depend on the order of the fields.
+                // Add the hashes, because a sum does not depend on the order of the fields.
                 if let Place::Field(pointer) = &place
                     && hash != MISSING
                     && !compare.leaves_out(pointer)
@@ -180,7 +180,7 @@ impl Columns {
         }
     }
 
-    /// Uses the first field that is nearly always a time, and that rarely goes back, as the record time.
+    /// Chooses the record time: the first field that is nearly always a time and rarely goes back.
     fn find_time(&mut self, read: &HashMap<usize, Vec<Option<Timestamp>>>) {
         let mostly_ascends = |times: &[Option<Timestamp>]| {
             let known: Vec<_> = times.iter().flatten().collect();

@@ -1,5 +1,4 @@
-//! The kinds of filters that a plan compares: the kinds that a topic can use, which are in the table of kinds, and other kinds for
-//! comparison.
+//! The kinds of filters that a plan compares: all kinds that a topic can use ([`Kind::ALL`]), and a few others for comparison only.
 //!
 //! This module owns the cost and the guarantees of each kind. It must never build a filter.
 
@@ -17,11 +16,12 @@ pub(super) struct Candidate {
     pub(super) k: u32,
     pub(super) reads: String,
     /// Share of duplicates that are reported as unseen if they arrive one whole window after their key was inserted. `None` for kinds that
-    /// guarantee to report none.
+    /// remember every key for a whole window.
     pub(super) forgets: Option<f64>,
     pub(super) can_retract: bool,
     pub(super) overfull: &'static str,
-    /// True if the kind meets any rate with any memory. With less memory, it forgets keys sooner instead.
+    /// True if the kind has a fixed amount of memory. With less memory, it forgets keys sooner. Its rate rises only if the memory is very
+    /// small.
     pub(super) elastic: bool,
     pub(super) configuration: Option<String>,
     pub(super) mean: Option<f64>,
@@ -49,8 +49,8 @@ impl Candidate {
 /// Sizes a kind to meet a rate at load 1.
 pub(super) type Make = Box<dyn Fn(&Ask, f64) -> Candidate>;
 
-/// Returns the name and constructor of every kind, in the order of the tables that a plan shows. After the default kind come two variants
-/// of it, which show the effects of chaining and of slices. At the end comes a plain Bloom filter, for comparison.
+/// Returns the name and constructor of every kind, in the order of the tables that a plan shows. The default kind is followed by two
+/// variants of it, which show the effects of chaining and of slices. A plain Bloom filter comes last, for comparison.
 pub(super) fn kinds() -> Vec<(&'static str, Make)> {
     let mut kinds: Vec<(_, Make)> = Vec::new();
     for &kind in Kind::ALL {
@@ -86,13 +86,13 @@ fn window(slices: u32) -> Window {
 
 fn offered(kind: Kind, ask: &Ask, rate: f64, slices: u32) -> Candidate {
     let (window, keys, properties) = (window(slices), keys(ask), kind.properties());
-    // By default, a filter adapts to the stream.
+    // Plan for a filter that adapts to the stream, which is the default.
     let growth = Growth { adapt: true, ..Growth::default() };
     let demand = Demand { growth, ..Demand::new(keys, rate) };
     let (options, bytes) = match properties.size {
         Size::Capacity => (format!("capacity = \"{}\", false_positive_rate = {rate:e}, slices = {slices}", count(ask.keys)), 0),
         Size::Memory { least } => {
-            // Any memory works. By default, use the memory of the default kind, which forgets nothing.
+            // Any amount of memory works. If none is requested, use the amount that the default kind needs to forget nothing.
             let like_default =
                 || Kind::default().spec(window, &demand).map_or(0, |spec| spec.bytes(window)).saturating_mul(partitions(ask));
             // Round the memory first, so that the plan is for exactly the memory in the configuration line.

@@ -23,7 +23,7 @@ const LOADS: [f64; 4] = [1.0, 1.5, 2.0, 4.0];
 pub struct Ask {
     /// Number of distinct keys of the whole topic in a window, at least 1.
     pub keys: u64,
-    /// Maximum share of unseen keys that may be reported as seen, in (0, 1), when a window has `keys` keys.
+    /// Maximum share of unseen keys that are reported as seen when a window has `keys` keys. Between 0 and 1, both excluded.
     pub false_positive_rate: f64,
     /// Partitions of the topic, at least 1. The plan assumes that keys are distributed evenly.
     pub partitions: u32,
@@ -147,7 +147,7 @@ fn row(name: &str, make: &Make, ask: &Ask) -> Row {
     let disk_bytes = whole(kind.disk).saturating_mul(partitions);
     let fits = ask.memory_bytes.map(|bytes| memory_bytes <= bytes);
     let rate_within_memory = match ask.memory_bytes {
-        // An elastic kind meets any rate with any memory, so it usually meets the requested rate.
+        // An elastic kind is already sized for the requested rate. If its memory is too small for that rate, its actual rate is higher.
         Some(bytes) if kind.elastic => {
             (memory_bytes <= bytes).then(|| rounded((kind.predict)(f64::INFINITY).rate.max(ask.false_positive_rate)))
         }
@@ -185,7 +185,7 @@ fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
     (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0
 }
 
-/// Returns the lowest rate at which a kind needs at most `bytes` per partition, between 1e-9 and 0.5. `None` if even a rate of 0.5 takes
+/// Returns the lowest rate at which a kind needs at most `bytes` per partition, between 1e-9 and 0.5. `None` if even a rate of 0.5 needs
 /// more.
 fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);
@@ -207,7 +207,7 @@ fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
 /// Rounds to four significant digits. None of the formulas here is more precise.
 fn rounded(rate: f64) -> f64 {
     let digits = format!("{rate:.3e}").parse().unwrap_or(rate);
-    // A rate that is computed as a difference may be -0, which would be printed with its sign.
+    // A rate that is computed as a difference can be -0, which would be printed with its sign.
     if digits > 0.0 { digits } else { 0.0 }
 }
 

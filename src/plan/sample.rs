@@ -31,7 +31,7 @@ pub struct SampleOptions {
     pub earlier: Vec<Topic>,
     pub formats: Formats,
     pub schemas: Arc<dyn Schemas>,
-    /// Location of the time of the event, if it is not Kafka's timestamp.
+    /// Location of the event time, if it is not Kafka's timestamp.
     pub event_time: Option<EventTime>,
     /// Location of the field that replaces Kafka's timestamp, for formats whose lines have no timestamp.
     pub time: Option<Field>,
@@ -156,8 +156,8 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
     Ok(sample)
 }
 
-/// The slice in which each key was last seen, and for each slice of a window, the number of keys that were last seen in it. Only contains
-/// keys whose fingerprints start with `halvings` zero bits.
+/// The slice in which each key was last seen, and for each slice of a window, the number of keys that were last seen in it. Contains only
+/// keys whose fingerprints start with at least `halvings` zero bits.
 #[derive(Default)]
 struct Windows {
     window: Option<Window>,
@@ -220,7 +220,8 @@ impl Windows {
         counted.saturating_mul(1 << self.halvings.min(63))
     }
 
-    /// Relative standard error of an estimate, or 0 if all keys were counted. Each key is sampled independently, with the same probability.
+    /// Returns the relative standard error of an estimate, or 0 if all keys were counted. Each key is sampled independently, with the same
+    /// probability.
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     fn relative_error(&self, estimate: u64) -> f64 {
         let counted = estimate >> self.halvings.min(63);

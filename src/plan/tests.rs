@@ -63,7 +63,7 @@ fn aging_keeps_its_rate_at_any_load() {
 fn a_mean_is_below_the_peak() {
     let report = report(ask(10_000_000, 1e-4), &[]);
     let of = |kind: &str| report.kinds.iter().find(|row| row.kind == kind).unwrap();
-    // Adapted slices are at most 8/9 full, so the mean is a third of the peak.
+    // Adapted slices are at most 8/9 full, so the mean rate is about a third of the rate of full slices.
     assert!((0.3..0.35).contains(&(of("aging").mean_rate.unwrap() / 1e-4)), "{:?}", of("aging").mean_rate);
     close(of("cuckoo").mean_rate.unwrap(), 0.9 * rate_at(of("cuckoo"), 1.0), 1e-3);
     close(of("stable").mean_rate.unwrap(), 1e-4, 0.05);

@@ -1,4 +1,4 @@
-//! A plan as text for a terminal with 80 columns and the formatting of its numbers.
+//! Formats a plan as text for a terminal with 80 columns.
 
 use super::{Comparison, Point, Row, Sample};
 use std::fmt::Write as _;
@@ -180,12 +180,12 @@ pub(crate) fn size(bytes: u64) -> String {
 /// Rounds `bytes` down to a size that is readable in a configuration. Returns the size and its text, such as `40MiB`.
 pub(super) fn whole_size(bytes: u64) -> (u64, String) {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    // At least two digits, so that rounding down loses little.
+    // Keep at least two digits, so that rounding down loses little.
     let unit = units.into_iter().find(|(shift, _)| bytes >> shift >= 10 || (bytes > 0 && bytes.is_multiple_of(1 << shift)));
     unit.map_or_else(|| (bytes, bytes.to_string()), |(shift, unit)| (bytes >> shift << shift, format!("{}{unit}", bytes >> shift)))
 }
 
-/// Formats a count for a configuration: `10M`. Shortens only numbers that the unit divides.
+/// Formats a count for a configuration: `10M`. Uses a unit only if it divides the number.
 pub(super) fn count(number: u64) -> String {
     let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
     let unit = units.into_iter().find(|(scale, _)| number > 0 && number.is_multiple_of(*scale));

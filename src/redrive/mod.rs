@@ -37,7 +37,8 @@ use target::{Origins, is_of_output, kind, names};
 use writer::Writer;
 
 const BATCH_BYTES: usize = 1_000_000;
-/// A maximum batch size in bytes so small that each record gets its own batch, for topics that reject larger batches.
+/// A maximum batch size in bytes that is so small that each record gets its own batch. It is used after a topic has rejected a batch, to
+/// find the records that the topic rejects.
 const ONE_RECORD: usize = 1;
 /// Maximum number of rejected dead letters that a redrive skips in a dead-letter topic. If a partition has rejected dead letters beyond
 /// this number, the redrive of the partition ends before the first of them.
@@ -55,7 +56,7 @@ pub struct Options {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redriven {
-    /// Number of redriven dead letters by input, reason, and topic written to.
+    /// Number of redriven dead letters, by their input, their reason, and the topic that they were written to.
     pub counts: BTreeMap<(String, &'static str, String), u64>,
     /// Kinds of dead letters that remain, because they were not selected or because their input could not be used. The form is
     /// `<input>/<reason>`.
@@ -147,8 +148,8 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
 struct Letters {
     name: String,
     partitions: Vec<TopicPartition>,
-    /// The offset at which the redrive ends, by partition. At first, this is the partition's end at the start of the redrive. If a rejected
-    /// dead letter is not skipped, this is its offset.
+    /// The offset at which the redrive ends, by partition. At first, this is the partition's end at the start of the redrive. If the
+    /// redrive cannot skip a rejected dead letter, this is the offset of that dead letter.
     ends: BTreeMap<i32, Offset>,
     /// The number of passes that failed after the maximum number of rejected dead letters was reached.
     failed: usize,
@@ -188,8 +189,8 @@ impl<'a> Redrive<'a> {
     }
 
     /// Leaves rejected dead letters where they are. The next pass skips up to [`REJECTED_MAX`] of them. In a partition with more, the pass
-    /// ends before the first dead letter that it does not skip. Returns false if the pass is not repeated, because too many passes have
-    /// failed.
+    /// ends before the first rejected dead letter that it does not skip. Returns false if the pass is not repeated, because too many passes
+    /// have failed.
     fn leave_rejected(&mut self, letters: &mut Letters, rejected: Vec<Rejected>) -> bool {
         letters.failed += usize::from(self.rejected.len() == REJECTED_MAX);
         for rejected in rejected {
@@ -274,7 +275,7 @@ impl<'a> Redrive<'a> {
             committed.clone_from(redriven);
             Ok::<(), Failure>(())
         };
-        // Kinds that are not selected but have dead letters that their targets rejected in earlier redrives.
+        // Kinds that are not selected but include dead letters that were rejected in earlier redrives.
         let mut waiting_rejected = BTreeSet::new();
         let is_whole = capture.read(stop, report, &mut |message: &Message<'_>, left| {
             progress(total - left, total);
@@ -319,7 +320,7 @@ impl<'a> Redrive<'a> {
         }
         redriven.is_interrupted = !is_whole && count < options.limit;
         if let Some(writer) = writer {
-            // Commit even if no dead letter was written, because brokers delete offsets that a group has not committed for a while.
+            // Commit even if no dead letter was written, because brokers delete offsets that a group has not committed again for a while.
             commit(writer, &positions, &redriven)?;
         }
         self.redriven = redriven;

@@ -1,7 +1,7 @@
 //! The position of a redrive in a partition of a dead-letter topic.
 //!
-//! Owns the information about which dead letters were redriven, and its encoding in the metadata of committed offsets. A redrive may leave
-//! out some kinds of dead letters, which a later redrive can select. Must never count a dead letter as redriven if it was not.
+//! Keeps track of which dead letters were redriven and stores this in the metadata of committed offsets. A redrive can leave out some kinds
+//! of dead letters, which a later redrive can select. Must never count a dead letter as redriven if it was not.
 
 use crate::broker::{Committed, Note};
 use crate::record::Offset;
@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const METADATA_MAX: usize = 4000;
 /// The number of bytes of a hash that stands for a kind. A collision between two kinds of a partition is extremely unlikely.
 const HASH_BYTES: usize = 6;
-/// The name of the offsets of rejected dead letters in the metadata.
+/// The name under which the metadata contains the offsets of rejected dead letters.
 const REJECTED: &str = "rejected";
 
 /// The position in one partition. A kind of dead letters is represented by the topic that they name and their reason, such as
@@ -60,7 +60,7 @@ impl Position {
         [note].into_iter().chain(rejected).chain(left_out).collect::<Vec<_>>().join(" ")
     }
 
-    /// Forgets dead letters below the first offset of the partition, which no longer exist.
+    /// Forgets dead letters below `low`, the first offset of the partition. They no longer exist.
     pub(super) fn forget_below(&mut self, low: Offset) {
         self.rejected.retain(|&offset| offset >= low);
         self.left_out.values_mut().for_each(|first| *first = low.max(*first));
@@ -88,8 +88,8 @@ impl Position {
         self.rejected.contains(&offset)
     }
 
-    /// Notes that this redrive did not select a dead letter. Must only be called for a dead letter that is due, like [`Self::reject`] and
-    /// [`Self::redrive`].
+    /// Notes that this redrive did not select a dead letter. Like [`Self::reject`] and [`Self::redrive`], must only be called for a dead
+    /// letter that is due.
     pub(super) fn leave_out(&mut self, kind: &str, offset: Offset) {
         if !self.is_rejected(offset) && self.first(kind).is_none() {
             self.left_out.insert(kind.to_owned(), offset);

@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Origin {
     pub(super) input: String,
     output: String,
-    /// True if the input has several entries in the configuration, with different outputs. Dead letters do not name their entry, so their
-    /// output is unknown.
+    /// True if the input has several entries in the configuration, with different outputs. Dead letters do not name their entry, so it is
+    /// unknown which output they belong to.
     has_outputs: bool,
-    /// Partition counts of the topic that dead letters name, the input, and the output.
+    /// The numbers of partitions of the topic that dead letters name, of the input, and of the output, in this order.
     counts: [u32; 3],
     /// True if dead letters name the repartition topic of the input.
     is_internal: bool,
@@ -58,7 +58,7 @@ impl Origins {
         self.0.retain(|_, origin| origin.input != input);
     }
 
-    /// Returns the kinds of dead letters with these verdicts and their hashes.
+    /// Returns the kinds of dead letters with these verdicts, and the hashes of these kinds.
     pub(super) fn kinds(&self, verdicts: &[Verdict]) -> BTreeSet<String> {
         let kinds = self.0.keys().flat_map(|topic| verdicts.iter().map(move |&verdict| kind(topic, dead_letter::reason(verdict))));
         kinds.flat_map(|kind| [hash(&kind), kind]).collect()
@@ -79,8 +79,8 @@ impl Origin {
     /// Returns the topic and the partition to write to. `None` means that the record key determines the partition.
     ///
     /// Records that the worker would not emit if it read them again go to the output. All other records go back to the input, if possible
-    /// to the partition that they came from. Only this partition certainly has the other records with the key, because unseen does not know
-    /// which partitioner the producers use.
+    /// to the partition that they came from. unseen does not know which partitioner the producers use, so only this partition is certain to
+    /// have the other records with the same key.
     pub(super) fn target(&self, verdict: Verdict, partition: i32) -> (&str, Option<i32>) {
         let &Self { ref input, ref output, counts: [own, of_input, of_output], is_internal, .. } = self;
         let exists = |count: u32| u32::try_from(partition).is_ok_and(|partition| partition < count);
@@ -93,8 +93,8 @@ impl Origin {
     }
 }
 
-/// True if dead letters with this verdict go to the output. Through the input, they would not be emitted: the keys of records that a broker
-/// rejected count as seen, and late records would be late again.
+/// True if dead letters with this verdict go to the output. If they were written to the input, the worker would not emit them: the keys of
+/// records that a broker rejected count as seen, and late records would be late again.
 pub(super) const fn is_of_output(verdict: Verdict) -> bool {
     match verdict {
         Verdict::Invalid(reason) => reason.is_of_broker(),
@@ -107,7 +107,7 @@ pub(super) fn kind(topic: &str, reason: &str) -> String {
     format!("{topic}/{reason}")
 }
 
-/// Maps every kind of dead letters that the configuration can have, and its hash, to the kind with the name of the input. Dead letters may
+/// Maps every kind of dead letters that the configuration can have, and its hash, to the kind with the name of the input. Dead letters can
 /// name the repartition topic instead of the input.
 pub(super) fn names(config: &Config) -> BTreeMap<String, String> {
     let topics = config.topics.iter().flat_map(|topic| named(config, topic).map(|(name, _)| (name, &topic.input)));

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const RECORDS_MAX: usize = 1000;
-/// The size of the keys and values, in bytes, at which a transaction is committed.
+/// A transaction is committed when its keys and values reach this number of bytes.
 const BYTES_MAX: usize = 16 << 20;
-/// The age at which a transaction is committed is the transaction timeout divided by this number.
+/// A transaction is committed when its age reaches the transaction timeout divided by this number.
 const TIMEOUT_SHARE: u32 = 4;
 
 pub(super) struct Writer<'a> {
@@ -90,14 +90,14 @@ impl<'a> Writer<'a> {
         (self.bytes, self.opened) = (0, None);
         self.written.clear();
         if self.sink.has_late_request() {
-            // A late `TxnOffsetCommit` or `EndTxn` request may still arrive and would affect the next transaction. A new producer prevents
-            // this.
+            // A late copy of a `TxnOffsetCommit` or `EndTxn` request may still arrive at a broker and would affect the next transaction.
+            // Connecting a new producer fences this copy.
             self.sink = sink(self.config, self.sink.batch_bytes(), self.stop).map_err(Error::from)?;
         }
         Ok(())
     }
 
-    /// Aborts the open transaction. If the abort fails, the next redrive aborts the transaction, or the brokers after its timeout.
+    /// Aborts the open transaction. If the abort fails, the next redrive aborts the transaction, or the brokers abort it after its timeout.
     pub(super) fn abort(&self) {
         if self.opened.is_some() {
             let _ = self.sink.abort();

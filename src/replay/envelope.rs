@@ -7,13 +7,13 @@
 //! |---|---|
 //! | `topic`, `partition`, `offset` | location of the record |
 //! | `tstype`, `ts` | source of the time, `create` or `logappend`, and the time in milliseconds. Left out if there is no time |
-//! | `headers` | alternating names and values, in order. A value may be null. Left out if there are no headers |
+//! | `headers` | alternating names and values, in order. A value can be null. Left out if there are no headers |
 //! | `headers_base64` | the headers in base64, if a name or a value is not UTF-8. `headers` is then left out |
 //! | `key`, `payload` | key and value as text, or null |
 //! | `key_base64`, `payload_base64` | the key or value in base64, if it is not UTF-8. `key` or `payload` is then left out |
 //!
 //! kcat (<https://github.com/edenhill/kcat>, `json.c`) does not use base64. It escapes only the bytes that JSON requires to be escaped and
-//! prints all others unchanged. The strings of a line may therefore be invalid UTF-8 and are read as bytes.
+//! prints all others unchanged. A string in a line can therefore be invalid UTF-8, so strings are read as bytes.
 
 use super::LineError;
 use super::recorded::{Header, Recorded};
@@ -34,7 +34,7 @@ pub struct Captured<'a> {
     pub partition: i32,
     /// The offset within the partition.
     pub offset: Offset,
-    /// Source of the record time and the time in milliseconds since the epoch. `None` if the record has no time.
+    /// The source of the record time, and the record time in milliseconds since the epoch. `None` if the record has no time.
     pub time: Option<(TimestampType, Timestamp)>,
     /// The record key, or `None` if it is null.
     pub key: Option<&'a [u8]>,
@@ -79,7 +79,8 @@ fn text(bytes: Option<&[u8]>) -> Option<Nullable<'_>> {
     bytes.map(std::str::from_utf8).transpose().ok().map(Nullable)
 }
 
-/// A string or null in JSON. In [`CaptureLine`], `key` and `payload` are an `Option` of this type, because `None` leaves a field out.
+/// A string or null in JSON. In [`CaptureLine`], `key` and `payload` are an `Option` of this type, because `None` leaves the field out, and
+/// `Nullable(None)` writes null.
 #[derive(Serialize)]
 struct Nullable<'a>(Option<&'a str>);
 
@@ -134,7 +135,7 @@ struct Envelope<'a> {
     headers: Vec<Text<'a>>,
     #[serde(default)]
     headers_base64: Option<Vec<Option<String>>>,
-    // A line without `key` and `key_base64`, or without `payload` and `payload_base64`, is not in this format. `key` and `payload` may be
+    // A line without `key` and `key_base64`, or without `payload` and `payload_base64`, is not in this format. `key` and `payload` can be
     // null.
     #[serde(borrow, default, deserialize_with = "present")]
     key: Option<Text<'a>>,

@@ -33,7 +33,7 @@ pub enum Error {
         "the topic's `time` is header `{0}`, which an ndjson line does not have; record with `unseen capture` and replay with --format capture"
     )]
     TimeHeader(String),
-    /// [`Options::time`](super::Options::time) is set, but the topic's `time` already names a place.
+    /// [`Options::time`](super::Options::time) is set, but the topic's `time` already names a field or header.
     #[error("--time: the topic's `time` already names {0}; leave out --time")]
     EventTime(String),
     /// [`Options::partitions`](super::Options::partitions) is greater than 1, but an ndjson line has no partition.

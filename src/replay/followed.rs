@@ -1,6 +1,6 @@
 //! One key of a recorded stream: its records, and the verdict of each.
 //!
-//! The exact window must never have other keys, so that its memory does not depend on their number.
+//! The exact window must contain only this key, so that its memory does not grow with the number of keys in the stream.
 
 use super::{Error, Format, LineError, Lines, Others, Recorded, Replay};
 use crate::filter::Slice;
@@ -91,7 +91,7 @@ impl Replay<'_> {
         Ok(Some(RecordedKey { time, fingerprint, texts, first_offset: None, rule: 0 }))
     }
 
-    /// Evaluates all records of `input`, except records of other topics. `only` has a partition, and the fingerprint of a key without its
+    /// Evaluates all records of `input`, except records of other topics. `only` is a partition and the fingerprint of a key without its
     /// content, as returned by `Emit::key_of`. Calls `take`, in order, for the records with this partition and key that belong to the last
     /// rule. The exact window has only this key. See [`Replay::run_and_list`] for `max_timestamp`. Returns the final slice and stream time
     /// of the partition.

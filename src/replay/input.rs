@@ -13,7 +13,8 @@ use std::borrow::Cow;
 use std::io::{BufRead, Read};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Maximum number of bytes per line. By default, brokers accept only records of up to about 1 MiB.
+/// Maximum number of bytes per line. By default, brokers accept only records of up to about 1 MiB, so the lines of a recorded stream are
+/// much shorter.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// The encoding of a record in a line of a recorded stream.
@@ -68,17 +69,17 @@ impl<R: BufRead> Lines<R> {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
-    /// Returns the last line as it was read, with its line end.
+    /// Returns the current line as it was read, with its line end.
     pub(crate) fn line(&self) -> &[u8] {
         &self.line
     }
 
-    /// Returns the number of the last line, starting at 1.
+    /// Returns the number of the current line, starting at 1.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// Returns the number of bytes before the last line.
+    /// Returns the number of bytes before the current line.
     pub(crate) const fn offset(&self) -> u64 {
         self.offset
     }

@@ -1,8 +1,8 @@
-//! Runs a recorded stream through the same key and dedup code as the live run, without Kafka.
+//! Runs a recorded stream through the same key and dedup code as a worker, without Kafka.
 //!
-//! Owns what happens to a line: parse the record, judge it, and write the line byte for byte if the record is emitted. Must never decide
-//! differently than the worker and must never look at a clock: the caller provides the max timestamp. A replay contains one topic, so it
-//! ignores other topics that share the topic's key space.
+//! Owns the processing of a line: it parses the record, judges it, and writes the line byte for byte if the record is emitted. Must never
+//! decide differently than the worker and must never look at a clock: the caller provides the max timestamp. A replay reads only one input,
+//! so it does not know the keys of other inputs in the same key space.
 
 mod envelope;
 mod error;
@@ -203,7 +203,7 @@ impl<'t> Replay<'t> {
     /// although their key had not been seen go to `wrong`. Nothing is written to `wrong` unless [`Options::truth`] is set.
     ///
     /// `max_timestamp` is called for each record with a key and returns the latest record time that moves the window, in milliseconds since
-    /// the epoch. In the live run, this is the time at which the worker read the record, plus the topic's `max_future`.
+    /// the epoch. A worker uses the time at which it read the record, plus the topic's `max_future`.
     ///
     /// # Errors
     /// Fails at the first [`LineError`], or if `output` or `wrong` cannot be written.
@@ -232,7 +232,7 @@ impl<'t> Replay<'t> {
     }
 
     /// Evaluates a line with the next rule of the input. Returns true to emit the line. `max_timestamp` includes the `max_future` of this
-    /// rule, so it is shifted by the difference to the `max_future` of the next rule.
+    /// rule. This function replaces it with the `max_future` of the next rule.
     fn line_of_next(&mut self, line: &[u8], max_timestamp: &dyn Fn() -> Timestamp) -> Result<bool, LineError> {
         let Some(next) = &mut self.next else { return Ok(true) };
         next.is_wrong = false;

@@ -1,4 +1,4 @@
-//! A recorded record, independent of the format.
+//! A recorded record, regardless of the format of its line.
 //!
 //! Owns the fields of a record. Must never know the format of a line. `input` and `envelope` parse the formats.
 

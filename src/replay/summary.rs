@@ -15,7 +15,7 @@ pub struct Summary {
     pub unseen: u64,
     /// Records reported as duplicates, including false positives. Their lines are not written.
     pub duplicates: u64,
-    /// Records older than the window whose key is not remembered. The topic's `late` decides what happens to them.
+    /// Records that are older than the window and whose key is not remembered. The topic's `late` decides what happens to them.
     pub late: u64,
     /// Retractions, which are not emitted.
     pub retracted: u64,

@@ -236,7 +236,7 @@ fn records_and_duplicates_are_counted_by_a_value() {
     let by = |by| Topic { count_by: Some(by), ..by_id() };
     let lines = text((0..90).map(|number| format!("{{\"id\":{},\"tenant\":\"{}\"}}", number / 3, if number < 60 { "a" } else { "b" })));
     let (_, summary) = replay(&by(CountBy::Field(Field::new("/tenant").unwrap())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
-    // The first sixteen records of each value count as others. Every third record is the first with its ID.
+    // A value is counted by name only after its first sixteen records, which count as others. Every third record is the first with its ID.
     let counted = |records, duplicates| Counted { records, duplicates };
     assert_eq!(summary.values, [(Some("a".to_owned()), counted(44, 30)), (Some("b".to_owned()), counted(14, 10)), (None, counted(32, 20))]);
     assert_eq!(replay(&by_id(), &options(Format::Ndjson), lines.as_bytes()).unwrap().1.values, []);
@@ -287,7 +287,7 @@ fn duplicates_are_compared_with_their_originals() {
     assert_eq!(conflicts(&["/at", "/version"], None), found(0, &[]));
 }
 
-/// A duplicate is compared only within its partition, and without the frame (the schema id) in front of its value.
+/// A duplicate is compared only with records of its partition. The frame (the schema id) in front of its value is ignored.
 #[test]
 fn duplicates_are_compared_within_a_partition_and_without_frames() {
     let line = |partition: u32, schema: u32, version: u32| {

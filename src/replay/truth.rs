@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// Number of errors of the filter, counted with an exact window. See [`Options::truth`](super::Options::truth).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records whose key an exact window does not remember, without retractions. Each could have been a false positive.
+    /// Records whose key an exact window does not remember, except for retractions. Each of them could have become a false positive.
     pub unseen: u64,
     /// Unseen records that the filter reported as duplicates.
     pub false_positives: u64,
@@ -35,8 +35,8 @@ impl Counts {
     }
 }
 
-/// The exact window of one partition. A position is a stream time in milliseconds, or in a window by count, the number of a key in order of
-/// insertion.
+/// The exact window of one partition. A position is a stream time in milliseconds. In a window by count, a position is the index of a key
+/// in the order of insertion.
 #[derive(Debug)]
 pub(super) struct Truth {
     refresh: bool,
@@ -47,8 +47,8 @@ pub(super) struct Truth {
     window: i64,
     /// Current position of the window, or `None` before the first time or key.
     position: Option<i64>,
-    /// For each key, the position of its last emission or renewal, and the content of that record. The position is `None` if the partition
-    /// had no record time yet.
+    /// For each key, the position at which a record with the key was last emitted or refreshed the key, and the content of that record. The
+    /// position is `None` if the partition had no record time yet.
     emitted: HashMap<Fingerprint, (Option<i64>, u64)>,
     counts: Counts,
 }
@@ -175,7 +175,8 @@ mod tests {
         assert_eq!(counted(window, &[(1, 0, Duplicate), (1, 0, Unseen)]), counts(2, 1, 0));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 100, Unseen)]), counts(1, 0, 1));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 200, Duplicate)]), counts(2, 1, 0));
-        // After the window has ended, a key may still be remembered until its slice ends. Both verdicts are correct then.
+        // A key that is older than the window can still be remembered until its whole slice has left the window. Until then, both verdicts
+        // are correct.
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 199, Duplicate)]), counts(1, 0, 0));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 199, Unseen)]), counts(1, 0, 0));
     }

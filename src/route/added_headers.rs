@@ -28,8 +28,8 @@ impl AddedHeaders {
         self.names.push((name, self.values.len()));
     }
 
-    /// Adds a header with a numeric value. Formats the number much faster than [`Display`] does, which matters because all written records
-    /// of a topic may get such headers.
+    /// Adds a header with a numeric value. Formats the number much faster than [`Display`] does, which matters because every written record
+    /// of a topic can get such headers.
     pub fn push_number(&mut self, name: &'static CStr, value: i64) {
         self.push_text(name, itoa::Buffer::new().format(value));
     }

@@ -17,14 +17,14 @@ const MESSAGE: &CStr = c"__connect.errors.exception.message";
 /// The headers of every dead letter, in order.
 const NAMES: [&CStr; 6] = [TOPIC, PARTITION, OFFSET, STAGE, CLASS, MESSAGE];
 /// The time of the record, in milliseconds since the epoch. Dead letters with [`Reason::Refused`] have this header, after the others, if
-/// the record has a time. They are written without a Kafka timestamp, because the timestamp may be the reason for the refusal.
+/// the record has a time. They are written without a Kafka timestamp, because the broker may have refused the record for its timestamp.
 const TIMESTAMP: &CStr = c"unseen-timestamp";
 
 const DEDUP: &str = "DEDUP";
 /// The start of the value of [`CLASS`]. The reason follows.
 const CLASS_PREFIX: &str = "unseen.";
 
-/// The position from which a record was read and the record's time.
+/// The topic, partition, and offset that a record was read from, and the record's time.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     pub topic: &'a str,

@@ -1,6 +1,6 @@
-//! Routing of records by their verdict and the headers that are added to the records.
+//! Decides where a record is written, based on its verdict, and which headers are added to the record.
 //!
-//! Owns the mapping from a verdict to a route, which a topic's options determine, and the names and values of the headers. Must never
+//! Owns the mapping from verdicts to routes, which depends on the topic's options, and the names and values of the headers. Must never
 //! change a verdict or know which partitions exist.
 
 mod added_headers;
@@ -86,9 +86,11 @@ pub fn of(topic: &Topic, verdict: Verdict) -> Route {
 /// Amount of detail in the headers that explain a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// All headers. For a duplicate, contains the start time of the slice into which its key was inserted, in milliseconds, if known.
+    /// All headers. For a duplicate, contains the start time of the slice into which its key was inserted, in milliseconds since the epoch,
+    /// if known.
     Full(Option<Timestamp>),
-    /// Only the verdict with `on_duplicate = "mark"`, and no headers otherwise. For records that would be too large with all headers.
+    /// For records that would be too large with all headers. With `on_duplicate = "mark"`, only the verdict is added, and otherwise no
+    /// header.
     Brief,
 }
 

@@ -132,8 +132,8 @@ impl<'a> Group<'a> {
         )))
     }
 
-    /// Checks that the changelog is empty. Records without committed offsets come from a group whose offsets were lost and would conflict
-    /// with seeded keys.
+    /// Checks that the changelog is empty. If it has records although the group has no committed offsets, the group has started before and
+    /// its offsets were lost. The records would conflict with seeded keys.
     fn check_changelog(&self) -> Result<(), Error> {
         let reader = ChangelogReader::new(self.config)?;
         for partition in 0..self.partitions {

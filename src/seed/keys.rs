@@ -13,7 +13,7 @@ use crate::record::Timestamp;
 #[derive(Clone, Copy, Debug)]
 struct Sighting {
     fingerprint: Fingerprint,
-    /// Milliseconds since the epoch, or 0 for a count window.
+    /// Milliseconds since the epoch, or 0 for a window by count.
     time: Timestamp,
     /// Position among the keys of the file, to order sightings with the same time.
     number: u32,

@@ -1,4 +1,5 @@
-//! Parses the lines of a file into keys, for each format. Must extract keys with the worker's code, so that both get the same keys.
+//! Parses the lines of a file into keys, for each format. Must extract keys with the worker's code, so that a seed and the worker compute
+//! the same keys.
 
 use super::error::{Error, Fault};
 use super::placement::Place;

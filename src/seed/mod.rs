@@ -33,7 +33,8 @@ use placement::Placement;
 use std::io::BufRead;
 use std::sync::Arc;
 
-/// The earliest accepted time, in March 1973. A smaller number is probably in seconds: 100,000,000,000 seconds is in the year 5138.
+/// The earliest accepted time, in March 1973. A smaller number is probably a time in seconds. Times in seconds stay below this number until
+/// the year 5138.
 const MILLIS_MIN: Timestamp = 100_000_000_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

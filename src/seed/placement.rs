@@ -32,7 +32,8 @@ impl Placement {
             partitions,
             is_repartitioned: topic.repartition,
             is_framed,
-            // Producers hash the record key with its frame. The file may have only the key, so its partition cannot be computed.
+            // Producers hash the record key with its frame. The file may have the key without the frame, so the partition cannot be
+            // computed from the file.
             partitioner: options.partitioner.filter(|_| !is_framed),
             is_everywhere: options.every_partition,
         }

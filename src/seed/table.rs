@@ -24,7 +24,7 @@ pub(super) struct Columns {
     pub(super) record_key: Option<usize>,
 }
 
-/// Limits the bytes read for one row, because an unclosed quote would read the rest of the file.
+/// Limits the bytes read for one row, because a row with an unclosed quote extends to the end of the file.
 struct Bounded<R> {
     input: R,
     left: Rc<Cell<u64>>,
@@ -44,7 +44,7 @@ impl<R: Read> Read for Bounded<R> {
 }
 
 impl<R: Read> Table<R> {
-    /// Opens a table with the columns of the key's parts. `time` and `record_key` name additional columns.
+    /// Opens a table and finds the columns of the key's parts in its first line. `time` and `record_key` name additional columns.
     pub(super) fn new(input: R, key: &KeySpec, time: Option<&str>, record_key: Option<&str>) -> Result<Self, Error> {
         let left = Rc::new(Cell::new(ROW_BYTES_MAX));
         let mut reader = ReaderBuilder::new().from_reader(Bounded { input, left: Rc::clone(&left) });
@@ -108,8 +108,8 @@ impl Columns {
     }
 }
 
-/// Returns the name of a part's column. The column may omit the slash at the start of a JSON pointer. A part with alternatives has one
-/// column, named after the first alternative.
+/// Returns the name of a part's column. The name in the table can omit the slash at the start of a JSON pointer. A part with alternatives
+/// has one column, named after the first alternative.
 fn name(part: &Part) -> &str {
     match part {
         Part::RecordKey => "key",

@@ -1,6 +1,6 @@
-//! Topics by pattern: which topics of a cluster an entry reads.
+//! Patterns: entries of `[[topics]]` that read all topics with a matching name.
 //!
-//! Owns the rules that decide which names a pattern may match. Must never match a topic that the worker may write to, because the worker
+//! Owns the rules that decide which names a pattern can match. Must never match a topic that the worker can write to, because the worker
 //! would read its own output again, forever.
 
 use super::error::Diagnostics;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-/// The maximum number of topics that match the patterns of a configuration.
+/// The maximum number of topics that the patterns of a configuration can match in total.
 pub const MATCHED_MAX: usize = 1000;
 /// The property that sets how often the worker lists the topics of the cluster. librdkafka refreshes its metadata at the same interval.
 const INTERVAL_PROPERTY: &str = "topic.metadata.refresh.interval.ms";
@@ -55,7 +55,7 @@ pub(super) fn compile(text: &str, path: &str, diagnostics: &mut Diagnostics) -> 
     }
     // Topic names are ASCII, so classes such as `\w` need not match other letters.
     let build = |text: &str| RegexBuilder::new(text).unicode(false).size_limit(COMPILED_MAX).build();
-    // The text is first compiled on its own, so that a parenthesis in the text cannot close the `(?:`.
+    // Compile the text on its own first, so that an extra `)` in the text cannot close the `(?:`.
     let compiled = build(text).and_then(|_| build(&format!(r"\A(?:{text})\z")));
     let fault = |error: regex::Error| {
         let error = error.to_string();
@@ -122,7 +122,8 @@ fn around(template: &str) -> Option<(&str, &str)> {
     Some((prefix, rest.rsplit_once(PLACEHOLDER).map_or(rest, |(_, suffix)| suffix)))
 }
 
-/// True if `template` may become `name` for some input. Compares only the parts outside of the placeholders.
+/// True if `template` could expand to `name` for some input. Compares only the text before the first and after the last placeholder, so the
+/// result can be true for a name that `template` never expands to.
 fn can_be(template: &str, name: &str) -> bool {
     around(template).map_or(template == name, |(prefix, suffix)| {
         name.len() > prefix.len() + suffix.len() && name.starts_with(prefix) && name.ends_with(suffix)
@@ -194,8 +195,8 @@ impl Config {
         Ok((config, left_out))
     }
 
-    /// True if no pattern may match this topic: the topic is internal to Kafka or to this consumer group, an entry without a pattern reads
-    /// it, or an entry may write to it.
+    /// True if patterns must not match this topic: the topic is internal to Kafka or to this consumer group, an entry without a pattern
+    /// reads it, or an entry can write to it.
     fn is_excluded(&self, name: &str) -> bool {
         let entries = || self.topics.iter().chain(self.patterns.iter().map(Pattern::entry));
         name.starts_with("__")

@@ -24,7 +24,7 @@ fn an_entry_with_several_inputs_is_an_entry_for_each() {
     let first = entry("input = \"first\"");
     let (entries, list) = shown([head, &first, &entry(LIST)].concat());
     assert_eq!((entries, list), (vec![0, 1, 1], shown([head, &first, &one("in"), &one("b.c")].concat()).1));
-    // A list with one input may also use `{input}` in other names.
+    // An entry whose list has only one input can also use `{input}` in other names.
     assert_eq!(shown([head, &entry(&LIST.replace(", \"b.c\"", ""))].concat()).1, shown([head, &one("in")].concat()).1);
 
     let of = |lines: &str| load(&[head, &entry(lines)].concat()).unwrap();
@@ -66,7 +66,7 @@ fn faults_of_a_list_name_the_entry_and_the_input() {
     ] {
         assert_eq!(listed(inputs, lines), error, "{inputs} {lines}");
     }
-    // All topics of the entry have this error, which is reported once.
+    // Both topics of the entry have this error, but it is reported only once.
     #[cfg(feature = "formats")]
     assert_eq!(
         listed("[\"a\", \"b\"]", "value_format = \"avro\""),
@@ -133,7 +133,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
         load_all(&many).unwrap_err(),
         "x.toml: topics[8].input: \"in\" already has 8 entries and cannot have more; combine some of them"
     );
-    // The lists of inputs of two entries may overlap.
+    // Two entries can have some inputs in common.
     let lists = [
         "input = [\"a\", \"b\"]\noutput = \"{input}.out\"\nwhen = { header = \"x\", exists = true }",
         "input = [\"b\", \"c\"]\noutput = \"{input}.out\"\nspace = \"{input}-2\"",

@@ -26,7 +26,7 @@ fn unreadable_files_are_reported_on_one_line() {
     }
 }
 
-/// The lines of this test expand to half a million values. A few more lines would expand to more than fits into memory.
+/// The lines of this test expand to half a million values. A few more lines would expand to more values than fit into memory.
 #[test]
 fn aliases_that_expand_to_too_many_values_are_rejected() {
     let lists = (1..6).map(|depth| format!("a{depth}: &a{depth} [{}]\n", vec![format!("*a{}", depth - 1); 9].join(", ")));

@@ -1,7 +1,7 @@
 //! A proposed configuration for a recorded stream, with reasons.
 //!
-//! A proposed key must have duplicates in the stream, and duplicates of the same record must be equal. This module must never propose a key
-//! that would drop records that are not duplicates.
+//! A proposed key must have duplicates in the stream, and each duplicate must be equal to the previous record with its key. This module
+//! must never propose a key that would drop records that are not duplicates.
 
 use super::columns::{Column, Columns, MISSING, Place};
 use super::{SampleError, rounded};
@@ -16,10 +16,10 @@ use std::fmt::Write as _;
 use std::io::BufRead;
 use std::time::Duration;
 
-/// A field can be part of a key only if it is missing in at most one of this number of records.
+/// A field can be part of a key only if at most one in this number of records lacks the field.
 const MISSING_MAX: usize = 100;
 const SHOWN_MAX: usize = 8;
-/// Window lengths to which a window is rounded up, in seconds.
+/// The window lengths that can be proposed, in seconds.
 const WINDOWS: [u64; 12] = [1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_800, 2_592_000, 7_776_000];
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -43,7 +43,7 @@ pub struct Proposal {
     pub records: u64,
     /// True if the stream has more records than were examined.
     pub is_cut: bool,
-    /// The field that was used as the record time, because neither the format nor the caller names a field for it.
+    /// The field that was chosen as the record time. `None` if the format or the caller determines the time, or if no field is suitable.
     pub time: Option<String>,
     /// Possible keys, best first.
     pub candidates: Vec<Candidate>,
@@ -118,7 +118,7 @@ fn percent(share: f64) -> String {
     if percent >= 1.0 { format!("{percent:.0} %") } else { format!("{percent:.2} %") }
 }
 
-/// Evaluation of a key that consists of some columns.
+/// The evaluation of a possible key.
 struct Evaluation {
     parts: Vec<usize>,
     distinct: usize,
@@ -149,7 +149,7 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
     let mut evaluated: Vec<_> = eligible.iter().map(|&number| evaluate(vec![number])).filter(|evaluated| evaluated.repeats > 0).collect();
     rank(&mut evaluated);
     if evaluated.first().is_some_and(|best| !best.fits()) {
-        // Each candidate may fit when combined with a field in which its duplicates differ.
+        // A candidate may fit if it is combined with a field in which its duplicates differ.
         let (mut pairs, mut tried) = (Vec::new(), HashSet::new());
         for one in evaluated.iter().take(4) {
             for &(other, _) in one.differ.iter().filter(|(other, _)| eligible.contains(other)).take(3) {
@@ -192,8 +192,8 @@ fn is_eligible(column: &Column, records: usize) -> bool {
     column.place != Place::Rest && !column.is_time() && (records - column.present()) * MISSING_MAX <= records
 }
 
-/// Sorts candidates. Keys that fit come first, by most duplicates, then by fewest parts. The other keys follow, by the lowest share of
-/// conflicts.
+/// Sorts candidates. Keys that fit come first, sorted by most duplicates and then by fewest parts. The other keys follow, sorted by the
+/// lowest share of conflicts.
 fn rank(all: &mut [Evaluation]) {
     all.sort_by(|one, two| {
         let order = |evaluated: &Evaluation| (!evaluated.fits(), std::cmp::Reverse(evaluated.repeats), evaluated.parts.len());
@@ -273,7 +273,7 @@ fn name(place: &Place) -> String {
 }
 
 fn key(table: &Columns, parts: &[usize]) -> String {
-    // A JSON string is also a TOML string.
+    // A JSON string is also a TOML string, unless it contains the control character U+007F, which only TOML requires to be escaped.
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let part = |&number: &usize| match &table.fields[number].place {
         Place::RecordKey => "{ record = \"key\" }".to_owned(),
@@ -327,7 +327,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
         return;
     };
     let near = distances[(distances.len() * 99).div_ceil(100).saturating_sub(1)];
-    // Twice the longest distance, because duplicates may arrive later than those in the sample.
+    // Double the longest distance, because other duplicates may arrive later than the duplicates in the sample.
     let wanted = furthest.saturating_mul(2).div_ceil(1000);
     let seconds = WINDOWS.into_iter().find(|&window| window >= wanted).unwrap_or(WINDOWS[WINDOWS.len() - 1]);
     let window_ms = seconds * 1000;
@@ -342,7 +342,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     }
     let busiest = busiest(table, best, window_ms);
     let counted = if window_ms > span { busiest.saturating_mul(window_ms).div_ceil(span.max(1)) } else { busiest };
-    // A quarter more, for busier days.
+    // Add a quarter for busier days.
     let capacity = round_up(counted + counted / 4);
     let how = if window_ms > span { "at the rate of the sample" } else { "in the busiest window" };
     reasons.push(format!(
@@ -371,7 +371,7 @@ fn span_ms(times: &[Option<Timestamp>]) -> Option<u64> {
     Some(known().max()?.abs_diff(*known().min()?))
 }
 
-/// Number of distinct keys in the fullest window, if the stream is divided into consecutive windows.
+/// Divides the stream into consecutive windows and returns the number of distinct keys in the fullest window.
 fn busiest(table: &Columns, best: &Evaluation, window_ms: u64) -> u64 {
     let begin = table.times.iter().flatten().min().copied().unwrap_or_default();
     let mut keys: HashMap<u64, HashSet<Vec<u64>>> = HashMap::new();

@@ -30,7 +30,7 @@ fn stream(rows: u64, version: impl Fn(u64, u64) -> u64 + Copy) -> Proposal {
     proposal(lines.into_iter().map(|(_, line)| line))
 }
 
-/// A sample of a topic may have its partitions one after another.
+/// A sample of a topic can contain its partitions one after another.
 #[test]
 fn each_partition_has_its_own_time() {
     let line = |partition: u64, id: u64, minute: u64| {
