@@ -1,4 +1,4 @@
-//! Key conflicts: records with the same key and different content, a sign that the key lacks a part.
+//! Key conflicts: records with the same key and different content. Such records are a sign that the key lacks a part.
 //!
 //! Owns the hashed content of a sample of keys, and the counts of conflicts. Must never do I/O, grow beyond its bounds, store a value,
 //! or change a verdict.
@@ -14,9 +14,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum number of keys whose content is stored.
 const KEYS_MAX: usize = 1 << 13;
-/// Assumed number of keys in a window, if it is not configured.
+/// Assumed number of keys in a window, if the number is not configured.
 const KEYS_UNKNOWN: u64 = 1_000_000;
-/// Maximum number of fields of a record that are stored individually. All further fields are stored as one.
+/// Maximum number of fields of a record that are stored individually. All further fields are stored as one hash.
 const FIELDS_MAX: usize = 32;
 /// Maximum number of names in a field's pointer. An object whose pointer has this number of names is a single field.
 pub(crate) const DEPTH_MAX: usize = 4;
@@ -28,19 +28,19 @@ const EXAMINED_BYTES: usize = 1 << 12;
 const MAX_HALVINGS_FOR_CPU: u32 = 6;
 /// Maximum length of a field's name, in bytes. Longer names are cut.
 const NAME_BYTES_MAX: usize = 128;
-/// Maximum number of fields by which conflicts are counted.
+/// Maximum number of fields for which conflicts are counted.
 const NAMES_MAX: usize = 64;
-/// Reported instead of a field if a value is not an object.
+/// The name that is reported if a value is not an object and therefore has no fields.
 const WHOLE: &str = "the value";
-/// Reported for the fields that are stored as one.
+/// The name that is reported for the fields that are stored as one.
 const REST: &str = "the rest of the value";
-/// Reported if the duplicate lacks a field, or if no differing field can be named.
+/// The name that is reported if the duplicate lacks a field, or if no differing field can be named.
 const GONE: &str = "a field that is gone";
 
 /// The settings for comparing the content of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompareContent {
-    /// JSON pointers of fields that may differ, including everything in them.
+    /// JSON pointers of fields that are not compared, including everything in them.
     pub except: Vec<String>,
 }
 
@@ -99,12 +99,12 @@ impl CompareContent {
     }
 }
 
-/// Counts of duplicates that were compared with their original record, and of conflicts, in which the two differ.
+/// Counts of duplicates that were compared with their original record, and of conflicts: duplicates that differ from their original.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conflicts {
     pub compared: u64,
     pub conflicts: u64,
-    /// The fields that differ, most frequent first. Each count is a lower bound, because only a limited number of fields is counted.
+    /// The fields that differ, most frequent first. Each count is a lower bound, because only a limited number of fields can be counted.
     pub fields: Vec<(String, u64)>,
 }
 
@@ -164,7 +164,7 @@ impl Difference {
         if known.get(whole).or(content.get(whole)).is_some() {
             return vec![WHOLE.to_owned()];
         }
-        // If a record has many fields, a field that is stored individually for one record may be in the rest of the other record.
+        // If records have many fields, a field can be stored individually for one record but be in the rest of the other record.
         let is_wide = known.get(rest).or(content.get(rest)).is_some();
         let mut names = Vec::new();
         value.leaves(DEPTH_MAX, |leaf| {
@@ -196,7 +196,7 @@ impl Difference {
 struct Named {
     field: String,
     count: u64,
-    /// Part of `count` that was taken over from the field that this field replaced.
+    /// The part of `count` that this field inherited from the field that it replaced in the list.
     before: u64,
 }
 
@@ -209,7 +209,7 @@ pub struct ContentSample {
     least_halvings: u32,
     /// Value of `halvings` with which the planned number of keys fits into the sample. If more keys arrive, the oldest keys are dropped.
     most_halvings: u32,
-    /// Number of records examined in the current minute, since the sample was last halved. A large value counts as several records.
+    /// Number of records examined since the current minute began or the sample was last halved. A large value counts as several records.
     examined: usize,
     /// Content by key. `None` for a forgotten key, which keeps its position in `order`.
     contents: HashMap<PartitionKey, Option<Content>>,
@@ -301,7 +301,7 @@ impl ContentSample {
         self.halvings += 1;
         self.examined = 0;
         let halvings = self.halvings;
-        // Drop the other keys, because their content would no longer be updated.
+        // Drop the keys that are no longer in the sample, because their content would no longer be updated.
         self.retain(|key| is_of(key.fingerprint, halvings));
     }
 
@@ -320,14 +320,15 @@ impl ContentSample {
         }
     }
 
-    /// Forgets the content of a key, for example because another topic of the space has emitted the key again.
+    /// Forgets the content of a key, for example because another topic of the key space has emitted the key again.
     pub fn forget(&mut self, key: PartitionKey) {
         if let Some(content) = self.contents.get_mut(&key) {
             *content = None;
         }
     }
 
-    /// Forgets the content of a partition's keys, when the partition is assigned or revoked: another group member may emit later records.
+    /// Forgets the content of a partition's keys. The worker calls this when the partition is assigned or revoked, because another group
+    /// member can emit newer records of these keys.
     pub fn forget_partition(&mut self, partition: i32) {
         self.retain(|key| key.partition != partition);
     }

@@ -95,7 +95,7 @@ fn fields_beyond_the_limit_are_compared_as_one() {
     let (of_rest, named): (Vec<_>, Vec<_>) = differs.partition(|(_, fields)| *fields == rest);
     assert_eq!((of_rest.len(), named.len()), (50 - FIELDS_MAX, FIELDS_MAX));
     assert!(named.iter().all(|(changed, fields)| *fields == Some(vec![format!("/f{changed}")])));
-    // A new individual field may move another field to the rest, although that field did not change.
+    // A new field that is stored individually can push an unchanged field into the rest.
     let more = wide(150, 0).replace("{\"f100\"", "{\"f000\":1,\"f100\"");
     assert_eq!((compared(&wide(150, 0), &more, &[]), compared(&more, &wide(150, 0), &[])), (rest.clone(), rest));
     let (mut reader, value) = (ValueReader::default(), wide(10_000, 0));
@@ -136,7 +136,7 @@ fn partitions_are_independent() {
         take_of(&mut sample, key, Verdict::Duplicate, value, &except(&[])).is_some()
     };
     assert!(!next(0, "c") && next(0, "a") && next(1, "a"));
-    // Another topic of the space has emitted or retracted the key.
+    // Another topic of the key space has emitted or retracted the key.
     sample.forget(PartitionKey { partition: 1, ..key(1) });
     assert_eq!(take(&mut sample, 1, Verdict::Duplicate, "c"), None);
 }

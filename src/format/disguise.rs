@@ -1,4 +1,4 @@
-//! Recognizes text that is compressed or not in UTF-8.
+//! Recognizes records that are compressed or begin with a byte-order mark.
 
 use super::Side;
 
@@ -11,7 +11,7 @@ const COMPRESSIONS: [(&[u8], &str); 5] = [
     (b"\x82SNAPPY\x00", "snappy"),
 ];
 
-/// Byte-order marks of text that is not valid JSON, and an error message for each.
+/// Byte-order marks, which JSON does not allow, and an error message for each.
 const ENCODINGS: [(&[u8], &str); 3] = [
     (b"\xef\xbb\xbf", "it begins with a byte-order mark; make the producer write UTF-8 without one"),
     (b"\xff\xfe", "it begins with the byte-order mark of UTF-16; make the producer write UTF-8"),

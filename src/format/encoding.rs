@@ -1,6 +1,6 @@
 //! Encodings of whole values, such as gzip. A value is decoded before it is read.
 //!
-//! Owns the maximum size of a decoded value. Must never use more memory than two values of that size need.
+//! Owns the maximum size of a decoded value. Must never use more memory than two values of the maximum size.
 
 use data_encoding::{BASE64_NOPAD, Encoding as Alphabet};
 use flate2::bufread::MultiGzDecoder;
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::io::Read as _;
 use std::sync::OnceLock;
 
-/// Maximum size of a value in bytes after each decoding step. Needed because a gzip stream can expand to a thousand times its size.
+/// Maximum size of a value in bytes after each decoding step. The limit is needed because a gzip stream can expand to a thousand times its
+/// size.
 pub const DECODED_MAX: usize = 32 << 20;
 
 /// Maximum size in bytes of a buffer that is kept for reuse. Larger buffers are shrunk to this size.
@@ -68,7 +69,7 @@ fn gunzip(encoded: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
             if length > DECODED_MAX {
                 return Err(too_large("gzip"));
             }
-            // Double the buffer, but never beyond one byte more than the limit, which is enough to notice that a value is too large.
+            // The buffer grows to at most one byte above the limit. This byte is enough to detect that a value is too large.
             let room = (2 * length).max(4 * encoded.len()).clamp(1 << 12, DECODED_MAX + 1);
             bytes.reserve_exact(room - length);
             bytes.resize(room, 0);
@@ -89,7 +90,7 @@ fn gunzip(encoded: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
 }
 
 fn from_base64(encoded: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
-    /// Decodes the standard alphabet and the URL-safe alphabet.
+    /// A decoder for both the standard alphabet and the URL-safe alphabet.
     static BASE64: OnceLock<Alphabet> = OnceLock::new();
     let base64 = BASE64.get_or_init(|| {
         let mut base64 = BASE64_NOPAD.specification();

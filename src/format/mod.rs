@@ -38,8 +38,8 @@ pub use scalar::Scalar;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Maximum depth of nested containers in Avro, of nested containers in JSON that is visited as a whole, and of nested groups in Protobuf
-/// that are skipped. [`Extract::find`] accepts JSON of any depth. Pointers have fewer steps than this.
+/// Maximum depth of nested containers in Avro and in visited JSON, and of skipped groups in Protobuf. [`Extract::find`] accepts JSON of any
+/// depth. Pointers have fewer steps than this maximum.
 pub const DEPTH_MAX: usize = 64;
 
 /// Estimated memory of a linked Protobuf schema, in bytes per byte of its source.
@@ -151,8 +151,8 @@ pub struct Schema {
     pub body: Body,
     /// The schemas that this schema refers to, directly or indirectly. Each schema comes after the schemas to which it refers.
     pub references: Vec<Reference>,
-    /// The Protobuf schema after its type names are resolved. Stored, because frames can name several messages of one schema, and each
-    /// of them needs the linked schema.
+    /// The Protobuf schema after its type names are resolved. It is stored, because frames can name several messages of one schema, and
+    /// each message needs the linked schema.
     #[cfg(feature = "formats")]
     linked: protobuf::Once,
 }
@@ -279,7 +279,7 @@ pub enum Container {
 pub trait Visit {
     /// Receives a value that is not a container. Strings are already unescaped.
     fn scalar(&mut self, value: Scalar<'_>);
-    /// Starts a container, which may be the whole record.
+    /// Starts a container, which can be the whole record.
     fn open(&mut self, container: Container);
     /// Receives the name of the next member of an object.
     fn name(&mut self, name: &[u8]);
@@ -287,20 +287,20 @@ pub trait Visit {
     fn close(&mut self);
 }
 
-/// Reads the records of one format and of one schema if the format has schemas.
+/// Reads the records of one format and, if the format has schemas, of one schema.
 pub trait Extract {
     /// Finds the values at the extractor's places and stores each value in the slot of its place. All slots must be `None` before the call,
     /// and the slots of missing values remain `None`. Also validates the rest of the text, except the UTF-8 of other strings and parts that
     /// are skipped by their length.
     ///
     /// # Errors
-    /// Returns [`Unreadable`] if the text does not have the format.
+    /// Returns [`Unreadable`] if the text is not in the extractor's format.
     fn find<'a>(&'a self, text: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>>;
 
-    /// Visits everything in a text. If it returns an error, the caller must discard the visited values.
+    /// Visits everything in a text. If this method returns an error, the caller must discard the visited values.
     ///
     /// # Errors
-    /// Returns [`Unreadable`] if the text does not have the format.
+    /// Returns [`Unreadable`] if the text is not in the extractor's format.
     fn visit(&self, text: &[u8], buffers: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>>;
 }
 

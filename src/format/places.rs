@@ -108,7 +108,7 @@ impl Node {
         if let Some(advice) = spelling_advice(pointer) {
             return Err(malformed(advice));
         }
-        // The JSON scan follows pointers up to this depth, and the parser up to twice this depth, so both find the same values.
+        // The JSON scan and the parser must find the same values, and both can follow pointers up to this depth.
         if pointer.split('/').count() > DEPTH_MAX {
             return Err(PointerError::Deep(DEPTH_MAX - 1));
         }

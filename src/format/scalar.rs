@@ -15,7 +15,7 @@ pub enum Scalar<'a> {
     Number(&'a [u8]),
     /// An integer, equal to a `Number` with the same text.
     Integer(i128),
-    /// `unscaled` / 10^`scale`, equal to a `Number` with the same text, which has `scale` digits after the decimal point.
+    /// The number `unscaled` / 10^`scale`, written with `scale` digits after the decimal point. Equal to a `Number` with the same text.
     Decimal {
         /// The number without its decimal point.
         unscaled: i128,

@@ -1,16 +1,16 @@
-//! CloudEvents in Kafka: the mode of a record and the names of attributes.
+//! CloudEvents in Kafka: the mode of a record and the names of attribute headers.
 //!
 //! Implements the "Kafka Protocol Binding for CloudEvents", version 1.0.2. Must never confuse the modes: if the header `content-type`
 //! begins with `application/cloudevents`, the value is the whole event, or a batch of events.
 
 use crate::record::{Invalid, Reason};
 
-/// The prefix of headers with attributes, in binary mode.
+/// The prefix of attribute headers in binary mode.
 pub(super) const PREFIX: &str = "ce_";
 
 const STRUCTURED: &[u8] = b"application/cloudevents";
 
-/// True if the value is the whole event in JSON (structured mode). Otherwise, attributes are headers (binary mode).
+/// True if the record value is the whole event in JSON (structured mode). False if the attributes are headers (binary mode).
 ///
 /// # Errors
 /// Returns [`Invalid`] if the value is the whole event in another format, or a batch of events.

@@ -21,7 +21,7 @@ struct Taker<'t, 'a, K, V> {
     record: &'t Record<'a>,
     key: &'t Source<'t, K>,
     value: &'t Source<'t, V>,
-    /// The values found for the fields of the record value. `key_fields` has those of the record key.
+    /// The values found for the fields of the record value. `key_fields` has the values for the fields of the record key.
     fields: Iter<'t, Option<Scalar<'a>>>,
     key_fields: Iter<'t, Option<Scalar<'a>>>,
     contents: Iter<'t, Content>,
@@ -199,8 +199,8 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
         }
     }
 
-    /// Takes an alternative of `first_of` or returns `None` if the alternative is missing or null. If `skips` is true, moves the iterators
-    /// past the alternative and returns `None`.
+    /// Takes an alternative of `first_of`. Returns `None` if the alternative is missing or null. If an earlier alternative was taken,
+    /// `skips` is true: the method then only moves the iterators past this alternative and returns `None`.
     fn take_or_skip(&mut self, part: &Part, skips: bool) -> Result<Option<Value<'a>>, Box<Invalid>> {
         if skips {
             for leaf in part.leaves() {
@@ -217,8 +217,8 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
         Ok(self.find(part)?.filter(|(tag, _)| *tag != Tag::Null))
     }
 
-    /// Takes a part or returns `None` if the record does not have the part. For fields, this is faster than [`Self::take`], because no
-    /// error message is formatted.
+    /// Takes a part. Returns `None` if the record does not have the part. For fields, this is faster than [`Self::take`], because no error
+    /// message is formatted.
     fn find(&mut self, part: &Part) -> Result<Option<Value<'a>>, Box<Invalid>> {
         let found = match part {
             Part::Field(_) => self.fields.next().and_then(Option::as_ref),
@@ -242,8 +242,8 @@ fn of_digest<'a>(digest: Option<u128>) -> Value<'a> {
     digest.map_or((Tag::Null, Cow::Borrowed(&[][..])), |digest| (Tag::Content, Cow::Owned(digest.to_le_bytes().into())))
 }
 
-/// Returns a field of the JSON text that is the value of a part. This value is a string that contains JSON, or an object or array. Returns
-/// `None` if the text is not JSON or does not have the field.
+/// Returns a field of the JSON in the value of a part. The value is a string that contains JSON, or a JSON object or array. Returns `None`
+/// if the value is not JSON or does not have the field.
 fn embedded<'a>(field: &EmbeddedField, (tag, text): &Value<'_>, buffers: &mut Buffers) -> Result<Option<Value<'a>>, Box<Invalid>> {
     let mut found = [None];
     if !matches!(tag, Tag::Bytes | Tag::Container) || field.extractor.find(text, buffers, &mut found).is_err() {

@@ -1,10 +1,10 @@
 //! A digest of everything in a value, except for some fields. Two values have the same digest if they differ only in those fields, in
 //! the order of members, in white space, or in the escapes of strings.
 //!
-//! The computation of the digest must not change within a version of the state format, because the digest is part of a key's encoding. The
-//! digest of a scalar is the hash of its type and its bytes. The digest of an object is the hash of its members, each as the hash of its
-//! name and the digest of its value, sorted by the hashes of the names. The digest of an array is computed step by step: each step hashes
-//! the digest so far and the digest of the next element. Must never depend on a format.
+//! The digest is part of a key's encoding, so its computation must not change within a version of the state format. The digest of a scalar
+//! is the hash of its type and its bytes. For an object, the members are sorted by the hashes of their names. The digest is then the hash
+//! of all members, with the hash of the name and the digest of the value for each member. For an array, each step hashes the digest so far
+//! and the digest of the next element. Must never depend on a format.
 
 use super::{Hashing, SpecError};
 use crate::format::{Container, Node, Places, Scalar, Visit};
@@ -155,7 +155,7 @@ impl Digest<'_> {
         let is_left_out = except.is_some_and(|at| self.content.except[at].is_left_out);
         match self.top.tag {
             Tag::Array => {
-                // An element that is left out is hashed as 0, so that the number of elements still counts.
+                // An element that is left out is hashed as 0, so that arrays of different lengths keep different digests.
                 let element = if is_left_out { 0 } else { value };
                 self.top.digest = self.hash(Tag::Array, bytemuck::bytes_of(&[self.top.digest.to_le(), element.to_le()]));
                 self.top.at += 1;
@@ -193,7 +193,7 @@ impl Visit for Digest<'_> {
             Scalar::Number(text) => self.hash(Tag::Number, text),
             Scalar::Integer(_) | Scalar::Decimal { .. } => self.hash(Tag::Number, value.written().bytes()),
             Scalar::Uuid(_) => self.hash(Tag::String, value.written().bytes()),
-            // A visitor gets strings without escapes, and containers element by element, so the last two cases do not occur.
+            // `Escaped` and `Container` do not occur here: a visitor gets strings without escapes, and containers element by element.
             Scalar::String(text) | Scalar::Escaped(text) | Scalar::Container(text) => self.hash(Tag::String, text),
         };
         self.add(digest, self.except());
@@ -340,7 +340,7 @@ mod tests {
         })
     }
 
-    /// Writes the same value with members in another order, white space, and escapes.
+    /// Writes the same value with its members in another order, and with additional white space and escapes.
     fn reworded(value: &Value, out: &mut String) {
         match value {
             Value::Object(members) => {

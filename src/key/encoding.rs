@@ -5,14 +5,15 @@
 
 use crate::format::{Scalar, unescape};
 
-/// Bytes at the start of a part's encoding: its tag and its length.
+/// Number of bytes before the value in a part's encoding: one for the tag and eight for the length.
 pub(super) const HEAD: usize = 9;
 
 /// The type of a part's value. The discriminants are part of the encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     Null = 0,
-    /// The record key or value, a header, a CloudEvents attribute, or a field that is a string without its escapes, bytes, or a UUID.
+    /// The bytes of a record key, record value, header, or CloudEvents attribute. Also a field that is bytes, a UUID, or a string after its
+    /// escapes are decoded.
     Bytes = 1,
     /// A number in JSON notation. JSON numbers stay as written, so that two different numbers are never rounded to the same float.
     Number = 2,

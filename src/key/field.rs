@@ -1,11 +1,11 @@
-//! Fields of a record that are read for something other than its key.
+//! Fields that are read for a purpose other than the key, such as event times.
 
 use super::content::{Content, Digest};
 use super::{Hashing, Scratch};
 use crate::format::{Buffers, Container, Extract, JsonExtractor, Places, PointerError, Scalar, Unreadable, Visit, unescape};
 use std::borrow::Cow;
 
-/// A field of a record key or value that is read for something other than the key.
+/// A field of a record key or value that is read for a purpose other than the key, such as the event time.
 #[derive(Clone, Debug)]
 pub struct Field(JsonExtractor);
 
@@ -74,7 +74,7 @@ pub struct Leaf<'l> {
 /// the key or value is an object.
 ///
 /// # Errors
-/// Returns [`Unreadable`] if the text does not have the format. The caller must then discard the visited fields.
+/// Returns [`Unreadable`] if the text is not in the extractor's format. The caller must then discard the visited fields.
 pub(super) fn leaves(
     extractor: &impl Extract,
     text: &[u8],
@@ -94,7 +94,7 @@ struct Leaves<'d, F> {
     /// Number of open containers in the current field, including the field itself. Zero between fields.
     nested: usize,
     depth_max: usize,
-    /// For each open object, the length of the object's own pointer, which is the start of `pointer`.
+    /// Lengths of the prefixes of `pointer` that lead to the open objects, outermost first.
     lengths: Vec<usize>,
     pointer: String,
     is_object: bool,

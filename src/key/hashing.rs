@@ -19,16 +19,16 @@ const ID_TEXT: &[u8] = b"unseen hash key id";
 /// The hash function for keys. Fingerprints of different hash functions are not comparable.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Hashing {
-    /// XXH3-128: the fastest, for keys that only trusted parties choose
-    /// (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>).
+    /// XXH3-128 (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>), the fastest function. Use it only if all parties that
+    /// choose keys are trusted.
     #[default]
     Xxh3,
-    /// SipHash-2-4 with 128 bits of output and this secret key, for keys that untrusted parties choose
-    /// (<https://github.com/veorq/SipHash>).
+    /// SipHash-2-4 (<https://github.com/veorq/SipHash>) with 128 bits of output and this secret key. Use it if untrusted parties choose
+    /// keys.
     SipHash([u8; 16]),
 }
 
-/// An invalid SipHash key. The error does not show the text, which may be most of a secret.
+/// An invalid SipHash key. The error does not show the text, because it can be a secret with a typing error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashKeyError {

@@ -8,7 +8,7 @@ use crate::format::{Format, Side, Unreadable, disguise, is_likely_framed, missin
 use crate::record::{Invalid, Reason};
 use serde::de::IgnoredAny;
 
-/// `text` is the record key or value without its frame.
+/// Returns the error for a record key or value that cannot be read. `text` is the key or value without its frame.
 #[cold]
 pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unreadable) -> Invalid {
     let what = match disguise(side, text).filter(|_| !is_framed) {
@@ -49,7 +49,7 @@ pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&
     invalid
 }
 
-/// `json` is the record key or value that contains the field, if it is JSON.
+/// Returns the error for a missing field. `json` is the record key or value without the field, if the format is JSON.
 pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     let mut invalid = missing(part);
     let hint = json.and_then(|json| match part {
@@ -61,7 +61,7 @@ pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     invalid
 }
 
-/// `tag` and `text` are the value of the part.
+/// Returns the error for a field that is missing in the JSON of `part`. `tag` and `text` are the value of `part`.
 #[cold]
 pub(super) fn missing_embedded(part: &Part, field: &EmbeddedField, tag: Tag, text: &[u8]) -> Invalid {
     let mut invalid = missing(&Part::Embedded(Box::new(part.clone()), field.clone()));
@@ -81,7 +81,7 @@ pub(super) fn no_time(what: &str) -> Invalid {
     Invalid { reason: Reason::Malformed, message }
 }
 
-/// `json` is the record value, if it is JSON.
+/// Returns the error for a missing time field. `json` is the record value, if the format is JSON.
 #[cold]
 pub(super) fn no_time_field(pointer: &str, json: Option<&[u8]>) -> Invalid {
     let hint = json.and_then(|json| missing_field_in_json(Side::Value, None, pointer, json)).unwrap_or_default();

@@ -9,7 +9,8 @@ use crate::format::{Extract as _, JsonExtractor, unescape};
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
 
-/// The texts of a query can mean at most 2^`AMBIGUOUS_MAX` keys. Each text with two interpretations doubles the number of keys.
+/// Binary logarithm of the maximum number of keys that the texts of a query can mean. Each text with two interpretations doubles the number
+/// of keys.
 pub(super) const AMBIGUOUS_MAX: u32 = 4;
 
 /// The reason why a key cannot be looked up by the texts of its parts.
@@ -108,7 +109,8 @@ impl KeySpec {
             return self.fingerprints_of_readings(texts, scratch, found);
         }
         let before = found.len();
-        // Most keys are not ambiguous, so texts are interpreted while they are encoded, and interpretations need no memory.
+        // Most keys are not ambiguous. So `choose` interprets each text while it encodes the key and allocates no memory for
+        // interpretations.
         let (first, ambiguous) = self.choose(texts.clone(), 0, scratch)?;
         if ambiguous > AMBIGUOUS_MAX {
             return Err(LookupError::Ambiguous);

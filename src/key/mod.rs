@@ -62,8 +62,8 @@ impl Fingerprint {
         (self.0 >> 64) as u64
     }
 
-    /// Combines the fingerprint of a key with the fingerprint of its content. The low half remains that of the key. The high half is a
-    /// hash of key and content.
+    /// Combines the fingerprint of a key with the fingerprint of its content. The low half stays the low half of the key's fingerprint. The
+    /// high half becomes a hash of both fingerprints.
     ///
     /// With a probability of 2^-64, two different keys have the same low half and count as one key. Their high halves then still differ,
     /// except with another probability of 2^-64. So a record of one key counts as a change of the other key, not as its duplicate.
@@ -92,7 +92,7 @@ pub struct KeySpec {
     /// The extractor to use instead of `value` if the record value is a whole CloudEvent. It also finds the attributes of the event.
     event: JsonExtractor,
     key: JsonExtractor,
-    /// One for each [`Part::Content`] of the key, in order.
+    /// One per [`Part::Content`] of the key, in the order of the parts.
     contents: Vec<Content>,
     /// True if a record without a value cannot have a key, regardless of its headers and its record key.
     needs_value: bool,
@@ -101,7 +101,8 @@ pub struct KeySpec {
     hashing: Hashing,
 }
 
-/// The parts of a record from which a key is read. `value` is not set for CloudEvents attributes, although they can be in the value.
+/// The parts of a record from which a key is read. For CloudEvents attributes, `value` is not set, although the attributes can be in the
+/// record value.
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     headers: bool,
@@ -136,7 +137,7 @@ pub enum SpecError {
 /// Maximum number of field values that are stored on the stack instead of the heap.
 pub(crate) const FEW: usize = 4;
 
-/// Maximum length in bytes of the encoding of a single-field key that is built on the stack.
+/// Maximum encoded length, in bytes, of a single-field key that is encoded on the stack.
 const SHORT: usize = 64;
 
 /// Buffers for computing fingerprints, reused between records to avoid allocations.
@@ -233,7 +234,7 @@ impl KeySpec {
         self.parts.iter().flat_map(Part::leaves)
     }
 
-    /// True if the key has attributes of a CloudEvent, and, according to these headers, the record value is a whole CloudEvent in JSON.
+    /// True if the key has CloudEvents attributes and these headers show that the record value is a whole CloudEvent in JSON.
     #[must_use]
     pub fn reads_event(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
         self.reads_events && cloudevents::is_structured(headers).is_ok_and(|is_structured| is_structured)
@@ -336,7 +337,8 @@ impl KeySpec {
         self.fingerprint_in(record, key, &Source::json(&self.event), true, scratch)
     }
 
-    /// If `is_structured` is true, the record value is a whole CloudEvent, and `value` must be the source for `self.event`.
+    /// Computes the fingerprint. If `is_structured` is true, the record value is a whole CloudEvent, and `value` must be the source for
+    /// `self.event`.
     #[inline]
     fn fingerprint_in<K: Extract, V: Extract>(
         &self,
@@ -437,7 +439,7 @@ fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8
     header.and_then(|(_, value)| *value).ok_or_else(|| Box::new(missing(part)))
 }
 
-/// The extractor for a record key or value and the format that it expects.
+/// The extractor for a record key or value, with properties of its format.
 struct Source<'e, E> {
     extractor: &'e E,
     is_json: bool,

@@ -1,4 +1,4 @@
-//! The parts of a key: their places in a record and the processing of the values at these places.
+//! The parts of a key: their places in a record, and options such as `normalize` for the values at these places.
 //!
 //! Owns the description of a part as text. Checkpoints and changelogs contain this text, to detect that the configured key has changed.
 //! Must never read a record.
@@ -35,9 +35,9 @@ pub enum Part {
     Header(String),
     /// The value of the last header with this name, ignoring ASCII case.
     HeaderInAnyCase(String),
-    /// A field of the record value, as an RFC 6901 pointer. If an object has the name twice, the last member counts.
+    /// A field of the record value, as an RFC 6901 pointer. If an object has several members with the same name, the last one counts.
     Field(String),
-    /// A field of the record key, as an RFC 6901 pointer. If an object has the name twice, the last member counts.
+    /// A field of the record key, as an RFC 6901 pointer. If an object has several members with the same name, the last one counts.
     KeyField(String),
     /// An attribute of a CloudEvent: a header in binary mode, or a member of the JSON value in structured mode.
     CloudEvent(String),
@@ -100,8 +100,8 @@ impl Part {
         matches!(self, Self::RecordValue | Self::Field(_) | Self::Content { .. })
     }
 
-    /// True if the part can only be in the record value. A tombstone then has no key, even if the part is optional, because the deleted
-    /// records may have the part.
+    /// True if the part can only be in the record value. A tombstone then has no key, even if the part is optional, because the records
+    /// that the tombstone deletes can have the part.
     pub(super) fn needs_value(&self) -> bool {
         match self {
             Self::FirstOf(parts) => parts.iter().all(Self::needs_value),

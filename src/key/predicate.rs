@@ -6,7 +6,7 @@ use super::Field;
 use crate::format::{PointerError, Side};
 use std::fmt;
 
-/// A condition on one place in a record: the place exists, or it has one of some values. The condition can be negated.
+/// A condition on one place in a record: the place exists, or its value is in a list. The condition can be negated.
 #[derive(Clone, Debug)]
 pub struct Predicate {
     pub(super) place: Place,
@@ -39,7 +39,8 @@ impl fmt::Display for Place {
 pub(super) enum Test {
     /// The place exists. A header with a null value exists. A field or a record key that is null does not exist.
     Exists,
-    /// The text at the place is one of these texts. Numbers and booleans are compared as written, and strings without quotes and escapes.
+    /// The text at the place is one of these texts. Numbers and booleans are compared as written, and strings are compared without quotes
+    /// and escapes.
     OneOf(Vec<String>),
 }
 
@@ -68,8 +69,8 @@ impl Predicate {
         Ok(Self::new(Place::Field(side, Field::new(pointer)?, pointer.to_owned())))
     }
 
-    /// Changes the test: the text at the place must be one of these texts. Numbers and booleans are compared as written, and strings
-    /// without quotes and escapes.
+    /// Changes the test: the text at the place must be one of these texts. Numbers and booleans are compared as written, and strings are
+    /// compared without quotes and escapes.
     #[must_use]
     pub fn one_of(self, values: Vec<String>) -> Self {
         Self { test: Test::OneOf(values), ..self }

@@ -10,8 +10,8 @@ use crate::format::{PointerError, Scalar, unescape};
 use crate::record::Timestamp;
 use std::fmt;
 
-/// The smallest number that is read in each unit if no unit is configured. Numbers below all of them are seconds. A time between March 1973
-/// and the year 5138 is therefore recognized in every unit.
+/// The smallest number that is read in each unit if no unit is configured. All smaller numbers are seconds. A time between March 1973 and
+/// the year 5138 is therefore recognized in every unit.
 const LEAST: [(i128, TimeUnit); 3] = [
     (100_000_000_000_000_000, TimeUnit::Nanoseconds),
     (100_000_000_000_000, TimeUnit::Microseconds),
@@ -184,7 +184,7 @@ fn scaled(mantissa: i128, exponent: i32) -> Option<i128> {
     }
 }
 
-/// Parses a decimal number into a mantissa and a power of ten. The syntax is that of JSON, except that leading zeros are allowed.
+/// Parses a decimal number into a mantissa and a power of ten. The syntax is the same as in JSON, except that leading zeros are allowed.
 fn number(text: &str) -> Option<(i128, i32)> {
     let bytes = text.as_bytes();
     let (is_negative, mut at) = if bytes.first() == Some(&b'-') { (true, 1) } else { (false, 0) };

@@ -24,7 +24,7 @@ const CONTAINER: &str = "http://169.254.170.2";
 type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
 
 pub(super) struct Signer<'e> {
-    /// The client for STS, which may use a proxy.
+    /// The client for STS, which can use a proxy.
     pub(super) agent: &'e ureq::Agent,
     /// The client for services on this host.
     pub(super) local_agent: &'e ureq::Agent,
@@ -57,7 +57,7 @@ impl Signer<'_> {
         Token::new(&token(&credentials, &region, now), Some(left.min(LIFETIME)))
     }
 
-    /// Returns an environment variable, if it is set and not empty.
+    /// Returns the value of an environment variable, or `None` if the variable is unset or empty.
     fn variable(&self, name: &str) -> Option<String> {
         (self.environment)(name).filter(|value| !value.is_empty())
     }
@@ -154,7 +154,7 @@ fn read(url: &str, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>
     if status.is_success() {
         return Ok(body);
     }
-    // Only the error code of STS is safe to show. The message after it may contain anything.
+    // Only the error code of STS is safe to show. The message after the code can contain anything.
     let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once('<')).map(|(code, _)| format!(": {code}"));
     Err(failed(&format!("returned {status}{}", code.unwrap_or_default())))
 }

@@ -1,6 +1,6 @@
 //! Bearer tokens. One thread per source obtains and renews tokens for all clients of the process.
 //!
-//! Owns the renewal schedule and the subscribers. Must never show a token or a client secret. Must never take a token away because its
+//! Owns the renewal schedule and the subscribers. Must never show a token or a client secret. Must never withdraw a token because its
 //! replacement is late: only the server that gets a token knows whether it still accepts the token.
 
 mod aws;
@@ -107,7 +107,7 @@ impl Tokens {
         tokens
     }
 
-    /// Delivers the current token and all later ones to a client, until the subscription is dropped.
+    /// Delivers the current token and all later tokens to a client until the subscription is dropped.
     pub(crate) fn subscribe(self: &Arc<Self>, subscriber: Box<dyn Subscriber>) -> Subscription {
         let mut state = self.lock();
         match (&state.token, &state.trouble) {
@@ -130,7 +130,7 @@ impl Tokens {
     /// Returns the reason if there is no valid token.
     pub(crate) fn get(&self, timeout: Duration) -> Result<Arc<Token>, String> {
         let mut state = self.lock();
-        // Without subscribers, the renewal thread renews the token only when this method is waiting, so the renewal may be overdue.
+        // Without subscribers, the renewal thread renews the token only when this method is waiting, so the renewal can be overdue.
         let is_due = state.next_attempt.is_some_and(|next| next <= Instant::now());
         if let Some(token) = state.valid().filter(|_| !is_due) {
             return Ok(token);
@@ -153,8 +153,8 @@ impl Tokens {
         }
     }
 
-    /// Renews the token immediately, but not within ten seconds after the last attempt. Without this pause, a server that rejects every
-    /// token would cause a flood of requests.
+    /// Renews the token immediately, but at the earliest ten seconds after the last attempt. Without this pause, a server that rejects
+    /// every token would cause a flood of requests.
     fn renew_early(&self, mut state: MutexGuard<'_, State>) {
         let Some(earliest) = state.attempted.map(|at| at + BACKOFF.1) else { return };
         if state.next_attempt.is_some_and(|next| next > earliest) {
@@ -181,8 +181,7 @@ impl Tokens {
                 let wait = renew_in(&token, matches!(self.source, TokenSource::File(_)));
                 let is_expired = token.is_expired();
                 self.take(&mut state, token);
-                // Clients got the token even if it has expired: this machine's clock may be wrong, so the broker may still accept the
-                // token.
+                // Clients get the token even if it has expired. If this machine's clock is wrong, the broker can still accept the token.
                 if is_expired {
                     Err(format!(
                         "the token of {} has expired according to this machine's clock; check the clock and whether the token is renewed",
@@ -232,8 +231,8 @@ impl Tokens {
 
     fn take(&self, state: &mut State, token: Token) {
         if state.token.as_ref().is_some_and(|current| current.is_same(&token)) {
-            // The source returned the same token, such as a file that was not updated yet. Update only the expiry, which may differ if this
-            // machine's clock was set.
+            // The source returned the same token, for example because a file was not updated yet. Clients do not need it again, but its
+            // expiry can differ if this machine's clock was set.
             state.token = Some(Arc::new(token));
             return;
         }

@@ -15,7 +15,7 @@ use ureq::typestate::AgentScope;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Timeout of a request to a service on this host, such as the AWS metadata service. The timeout is short, because outside AWS nothing
+/// Timeout of a request to a service on this host, such as the AWS metadata service. The timeout is short, because outside AWS no service
 /// answers.
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -112,7 +112,7 @@ fn of_file(path: &Path) -> Result<Token, String> {
     Token::new(text.trim(), None).map_err(|error| format!("{} has {error}", path.display()))
 }
 
-/// Creates an HTTP client that trusts the CA certificates of a PEM file, or those of the system if there is no file.
+/// Creates an HTTP client that trusts the CA certificates in a PEM file. Without a file, it trusts the system's CA certificates.
 ///
 /// # Errors
 /// Returns an error if the file cannot be used.

@@ -36,7 +36,7 @@ const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 /// Returns the query of a presigned URL with these additional parameters.
 pub(super) fn presign(request: &Presigned<'_>, credentials: &Credentials, parameters: &[(&str, &str)]) -> String {
     let &Presigned { host, path, service, region, payload, now, lifetime } = request;
-    // AWS's format of the time: to the second, without punctuation.
+    // AWS's time format has a resolution of one second and no punctuation.
     let time = humantime::format_rfc3339_seconds(now).to_string().replace(['-', ':'], "");
     let date = &time[..8];
     let scope = format!("{date}/{region}/{service}/aws4_request");
@@ -73,7 +73,7 @@ fn hmac(key: &[u8], text: &str) -> Vec<u8> {
 
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Percent-encodes all characters except the unreserved ones of RFC 3986.
+/// Percent-encodes all characters except the unreserved characters of RFC 3986.
 pub(crate) fn escaped(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
@@ -82,7 +82,7 @@ pub(crate) fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// From Amazon S3's "Authenticating Requests: Using Query Parameters".
+    /// The example in Amazon S3's "Authenticating Requests: Using Query Parameters".
     #[test]
     fn the_published_example_of_a_presigned_url() {
         let credentials = Credentials {
@@ -107,7 +107,7 @@ mod tests {
         );
     }
 
-    /// From AWS's "Derive a signing key".
+    /// The example in AWS's "Derive a signing key".
     #[test]
     fn the_published_example_of_a_signing_key() {
         let key = signing_key("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "20150830", "us-east-1", "iam");

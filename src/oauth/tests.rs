@@ -1,4 +1,4 @@
-//! Promises: when tokens are requested, which clients get them, and what errors must not show.
+//! Tests when tokens are requested, which clients get them, and what errors must not show.
 
 use super::*;
 use crate::config::TokenEndpoint;
@@ -27,13 +27,13 @@ impl Subscriber for Listener {
     }
 }
 
-/// Makes the last attempt so old that a rejected token may be renewed at once.
+/// Moves the last attempt into the past, so that a rejected token is renewed immediately.
 fn age(tokens: &Tokens) {
     let mut state = tokens.lock();
     state.attempted = state.attempted.map(|at| at.checked_sub(BACKOFF.1).unwrap());
 }
 
-/// The client of a schema registry gets tokens in this way: it requests them but does not subscribe to them.
+/// Schema registry clients use tokens in this way: they request tokens but do not subscribe to them.
 #[test]
 fn tokens_without_subscribers_are_renewed_when_due_or_rejected() {
     let (source, _requests) = endpoint(vec![

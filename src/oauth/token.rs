@@ -1,6 +1,6 @@
 //! A bearer token and its claims.
 //!
-//! Must never show a token. Must never trust its claims, because only the broker verifies a token.
+//! Must never show a token. The claims are not verified here: the broker verifies the token.
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
@@ -14,8 +14,8 @@ pub(crate) struct Token {
     expires: Option<Expiry>,
 }
 
-/// The expiry time by two clocks. A token expires when either clock reaches its time, because the monotonic clock stops while a machine is
-/// suspended, and the wall clock may be set.
+/// The expiry time on two clocks. A token expires as soon as one of the clocks reaches it. Both are needed, because the monotonic clock
+/// stops while a machine is suspended, and the wall clock can be set.
 struct Expiry {
     monotonic: Instant,
     wall: SystemTime,
@@ -56,17 +56,17 @@ impl Token {
         Ok(Self { value: value.to_owned(), principal: claims.sub.unwrap_or_default(), expires })
     }
 
-    /// The token itself, which is a secret.
+    /// Returns the token itself, which is a secret.
     pub(crate) fn value(&self) -> &str {
         &self.value
     }
 
-    /// The claim `sub` of the token, or an empty string if the token has no such claim.
+    /// Returns the claim `sub` of the token, or an empty string if the token has no such claim.
     pub(crate) fn principal(&self) -> &str {
         &self.principal
     }
 
-    /// The remaining lifetime, which is zero if the token has expired. `None` if the lifetime is unknown.
+    /// Returns the remaining lifetime, which is zero if the token has expired. Returns `None` if the lifetime is unknown.
     pub(crate) fn left(&self) -> Option<Duration> {
         let Expiry { monotonic, wall } = self.expires.as_ref()?;
         let left = monotonic.saturating_duration_since(Instant::now());
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(token.principal(), "ann");
         let left = token.left().unwrap().as_secs();
         assert!((900..=1000).contains(&left), "{left}");
-        // The lifetime from the provider takes precedence, because this machine's clock may be wrong.
+        // The lifetime from the provider takes precedence, because this machine's clock can be wrong.
         let token = Token::new(&jwt(format!("{{\"exp\": {exp}}}")), Some(Duration::from_secs(60))).unwrap();
         assert!(token.left().unwrap() <= Duration::from_secs(60));
         let expired = Token::new(&jwt("{\"exp\": 1}".to_owned()), None).unwrap();

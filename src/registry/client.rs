@@ -37,11 +37,11 @@ const NOT_FOUND: [u32; 3] = [40401, 40402, 40403];
 
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The registry reported that the schema does not exist. A registry that is starting may report this for every schema.
+    /// The registry reported that the schema does not exist. A registry that is starting can report this for every schema.
     Missing(String),
     /// The schema cannot be used. A retry would not help.
     Unusable(String),
-    /// The registry could not be reached or has failed. A retry may help.
+    /// The registry could not be reached or has failed. A retry can help.
     Unavailable(String),
 }
 
@@ -133,7 +133,8 @@ impl Client {
         Ok(Schema::new(format, Body::Text(answer.schema), references))
     }
 
-    /// Adds referenced schemas, each after its own references. If two have the same name, the first one is used, as in the registry.
+    /// Adds referenced schemas, each after its own references. If two references have the same name, the first one is used, as in the
+    /// registry.
     fn add_references(
         &self,
         named: Vec<Named>,
@@ -148,10 +149,10 @@ impl Client {
             if seen.len() > REFERENCES_MAX {
                 return Err(Failure::Unusable(format!("the schema has more than {REFERENCES_MAX} references")));
             }
-            // `deleted=true`, because records may still need a referenced schema that was deleted from the registry.
+            // The query has `deleted=true`, because records can still need a referenced schema that was deleted from the registry.
             let answer = self.ask(&format!("/subjects/{}/versions/{version}?deleted=true", escaped(&subject)));
             let answer = answer.map_err(|failure| match failure {
-                // The referencing schema exists, so its references exist, too. This user may lack the permission to read them.
+                // The referencing schema exists, so its references exist, too. The user probably lacks the permission to read them.
                 Failure::Missing(why) => {
                     Failure::Unavailable(format!("the schema references version {version} of the subject `{subject}`, but {why}"))
                 }
@@ -164,8 +165,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request to the address that returned a schema last, and if necessary to the others. A schema is missing only if all
-    /// addresses report it as missing, because one registry may lag behind another.
+    /// Sends a request to the address that returned a schema last, and to the other addresses until one returns the schema. A schema is
+    /// missing only if all addresses report it as missing, because one registry can lag behind another.
     fn ask(&self, path: &str) -> Result<Answer, Failure> {
         let (mut errors, mut missing) = (Vec::new(), Vec::new());
         for turn in 0..self.urls.len() {
@@ -246,7 +247,7 @@ impl Client {
         }
         match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
             Ok(body) => Ok((status, body)),
-            // A response of this size is not a schema. It may be from a proxy, so it does not prove that the schema cannot be used.
+            // A response of this size is not a schema. It can come from a proxy, so it does not prove that the schema cannot be used.
             Err(ureq::Error::BodyExceedsLimit(_)) => Err(unavailable(format!("returned {status} and more than {ANSWER_MAX} bytes"))),
             Err(error) => Err(unavailable(format!("closed the connection during its response: {error}"))),
         }
@@ -257,7 +258,7 @@ fn too_large() -> Failure {
     Failure::Unusable(format!("the schema and its references have more than {} MiB", SCHEMA_MAX >> 20))
 }
 
-/// Shortens an error message of the registry, which may have any length.
+/// Shortens an error message of the registry, which can have any length.
 fn shorten(words: &str) -> String {
     words.chars().take(MESSAGE_MAX).collect()
 }
@@ -346,7 +347,7 @@ mod tests {
         };
         let failure = client(&[has_no_route]).schema(guid).unwrap_err();
         assert!(matches!(failure, Failure::Missing(_)), "{failure:?}");
-        // Without the response for `TYPES`, the 404 may be from a proxy. For a numeric id, a 404 without an error code proves nothing.
+        // Without the response for `TYPES`, the 404 can come from a proxy. For a numeric id, a 404 without an error code proves nothing.
         let failure = client(&[|_| (404, "no such page".to_owned())]).schema(guid).unwrap_err();
         assert!(matches!(failure, Failure::Unavailable(_)), "{failure:?}");
         let failure = client(&[has_no_route]).schema(ID).unwrap_err();

@@ -14,8 +14,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The maximum number of cached schemas and the maximum size of their memory in bytes. Beyond either, the oldest schema is dropped and
-/// fetched again when it is needed.
+/// The maximum number of cached schemas and the maximum size of their memory in bytes. If one of them is exceeded, the oldest schema is
+/// dropped and fetched again when it is needed.
 const SCHEMAS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 20;
 
@@ -23,22 +23,22 @@ const BYTES_MAX: usize = 256 << 20;
 /// displace known schemas.
 const UNKNOWN_MAX: usize = 4096;
 
-/// The maximum number of pending requests. Records may contain any number of schema ids and must not flood the registry.
+/// The maximum number of pending requests. Records can contain any number of schema ids and must not cause a flood of requests.
 const REQUESTS_MAX: usize = 1024;
 
-/// The time for which a registry must repeatedly report that a schema is missing before unseen believes it. A registry that is starting has
-/// no schemas for a while (Karapace, for example), and a follower registry learns about new schemas late.
+/// The time for which a registry must repeatedly report that a schema is missing before unseen believes it. A registry such as Karapace has
+/// no schemas for a while when it starts, and a follower registry learns about new schemas late.
 const MISSING_AFTER: Duration = Duration::from_secs(10);
 
-/// The replacement for [`MISSING_AFTER`] after records have waited for missing schemas for [`WAITED_MAX`] in total. If records are random
-/// bytes, every record contains a new schema id and would wait for the full time.
+/// Replaces [`MISSING_AFTER`] after records have waited for missing schemas for [`WAITED_MAX`] in total. Otherwise, if records are random
+/// bytes, every record would contain a new schema id and wait for the full time.
 const MISSING_AFTER_LONG_WAIT: Duration = Duration::from_secs(1);
 
-/// The total time that records may wait for missing schemas until [`MISSING_AFTER_LONG_WAIT`] applies. A tenth of the time that passes is
-/// subtracted from the time waited. If a schema appears that was missing at first, the time waited is reset to zero.
+/// The total time that records wait for missing schemas before [`MISSING_AFTER_LONG_WAIT`] applies. A tenth of the time since the last wait
+/// is subtracted from the total. If a schema that was missing appears, the total is reset to zero.
 const WAITED_MAX: Duration = Duration::from_secs(60);
 
-/// The number of missing schemas that are logged one by one. After that, a line is logged each time the number has doubled.
+/// The number of missing or unusable schemas that are logged one by one. After that, a line is logged each time the number has doubled.
 const MISSING_LOGGED_MAX: u64 = 8;
 
 /// The time for which unseen caches that a schema is missing or cannot be used.
@@ -70,7 +70,7 @@ struct Cache {
     /// The ids that are cached as missing or unusable, oldest first.
     unknown: VecDeque<SchemaId>,
     requests: BTreeMap<SchemaId, Request>,
-    /// The number of missing schemas, the time that records have waited for them, and the time at which the last wait ended.
+    /// The number of missing or unusable schemas, the time that records have waited for missing schemas, and the end of the last such wait.
     missing: u64,
     waited: Duration,
     missing_at: Option<Instant>,
@@ -88,9 +88,9 @@ enum Entry {
 struct Request {
     due: Instant,
     backoff: Duration,
-    /// The time of the first report of the registry that the schema is missing. `None` after any other response.
+    /// The time at which the registry first reported that the schema is missing. `None` after any other response.
     missing_since: Option<Instant>,
-    /// The reason why there is no response yet.
+    /// The error of the last attempt, or `None` before the first response.
     error: Option<String>,
 }
 
@@ -195,7 +195,7 @@ impl Schemas for Patient {
 }
 
 impl Cache {
-    /// Returns the cached result, if there is one. The result that a schema is missing expires after [`UNKNOWN_FOR`].
+    /// Returns the cached result, if there is one. The result that a schema is missing or unusable expires after [`UNKNOWN_FOR`].
     fn peek(&self, id: SchemaId) -> Option<Lookup> {
         match self.entries.get(&id)? {
             Entry::Known(schema) => Some(Lookup::Known(Arc::clone(schema))),
@@ -203,7 +203,7 @@ impl Cache {
         }
     }
 
-    /// Returns the cached result or requests the schema. If there are too many pending requests, the schema is requested by a later lookup.
+    /// Returns the cached result or requests the schema. If there are too many pending requests, a later lookup requests the schema.
     fn look_up(&mut self, id: SchemaId, news: &Condvar) -> Lookup {
         if let Some(found) = self.peek(id) {
             return found;
@@ -220,7 +220,8 @@ impl Cache {
         Lookup::Awaited
     }
 
-    /// Returns the request to send now, or the time of the next one. New requests come before retries.
+    /// Returns the id of the schema to request now. If no request is due, returns the time of the next request, if there is one. New
+    /// requests come before retries.
     fn next(&self) -> Result<SchemaId, Option<Instant>> {
         let now = Instant::now();
         let due = self.requests.iter().filter(|(_, request)| request.due <= now);
@@ -260,8 +261,8 @@ impl Cache {
         if self.waited() < WAITED_MAX { MISSING_AFTER } else { MISSING_AFTER_LONG_WAIT }
     }
 
-    /// Notes that a schema is missing or cannot be used, so that records with the schema are invalid. If records waited for several schemas
-    /// at the same time, the time counts once.
+    /// Caches that a schema is missing or cannot be used, so that records with the schema are invalid. If records waited for several
+    /// schemas at the same time, the time counts once.
     fn record_missing(&mut self, id: SchemaId, why: &str) {
         if let Some(since) = self.missing_since(id) {
             let waited = self.missing_at.map_or(since, |at| at.max(since)).elapsed();

@@ -1,4 +1,4 @@
-//! Promises: which requests are sent, how often, and when responses are believed.
+//! Tests which requests are sent, how often they are sent, and which responses the cache believes.
 
 use super::*;
 use crate::format::{Body, Format};
@@ -34,7 +34,7 @@ fn the_cache_is_bounded() {
     }
     assert_eq!((cache.entries.len(), cache.known.len(), cache.bytes), (SCHEMAS_MAX, SCHEMAS_MAX, SCHEMAS_MAX));
     assert!(is_known(&cache, 9_999) && !is_known(&cache, 0));
-    // Large schemas leave room for few others, and a schema above the limit is kept alone.
+    // A large schema displaces others, and a schema above the limit is kept on its own.
     cache.note(SchemaId::Number(10_000), known(BYTES_MAX - 10));
     assert_eq!((cache.known.len(), cache.bytes), (11, BYTES_MAX));
     cache.note(SchemaId::Number(10_001), known(BYTES_MAX + 1));
@@ -85,7 +85,7 @@ fn a_failing_request_does_not_delay_others() {
     cache.look_up(new, &news);
     assert_eq!(cache.next(), Ok(new), "new requests come first");
     cache.handle_response(new, missing());
-    // The retry time of a request does not depend on others.
+    // The retry time of a request does not depend on other requests.
     for _ in 0..3 {
         later(&mut cache, MISSING_AFTER / 2);
         for &id in &ids {
@@ -111,7 +111,7 @@ fn an_unreachable_registry_does_not_make_schemas_missing() {
     assert!(matches!(cache.peek(id), Some(Lookup::Unknown(_))));
 }
 
-/// Requests schemas until the registry's reports that they are missing are believed. Returns the time that this took.
+/// Requests schemas until the cache believes that all of them are missing. Returns the time that this took.
 fn wait_for_missing(cache: &mut Cache, ids: std::ops::Range<u32>) -> Duration {
     const STEP: Duration = Duration::from_millis(500);
     let (news, mut took) = (Condvar::new(), Duration::ZERO);
@@ -152,7 +152,7 @@ fn random_ids_stall_records_for_one_minute_only() {
     let mut cache = Cache::default();
     let total: Duration = (0..100).map(|id| wait_for_missing(&mut cache, id..id + 1)).sum();
     assert!((WAITED_MAX..4 * WAITED_MAX).contains(&total), "{total:?}");
-    // After enough time, records wait for a new schema for the full time again.
+    // After enough time, records wait for the full time again if a new schema is missing.
     later(&mut cache, 20 * WAITED_MAX);
     assert!(wait_for_missing(&mut cache, 200..201) >= MISSING_AFTER);
 }

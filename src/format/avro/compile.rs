@@ -87,7 +87,7 @@ fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking
 struct Compiler<'s> {
     /// The named types, by their full names and aliases.
     names: HashMap<String, &'s Schema>,
-    /// The record types to compile, in order, each with the node of the pointers that lead to it.
+    /// The record types to compile, in order, each with the node of the pointer tree that leads to the type.
     records: Vec<(&'s RecordSchema, Option<&'s Node>)>,
     /// The index of each pair in `records`.
     numbers: HashMap<(*const RecordSchema, Option<*const Node>), usize>,
@@ -203,8 +203,8 @@ impl<'s> Compiler<'s> {
         Ok(ops)
     }
 
-    /// Compiles an operation that either stores the value for the pointers that end at a node or rejects the record because of the value's
-    /// type.
+    /// Compiles an operation for the pointers that end at a node. The operation stores the value, or rejects the record if a value of this
+    /// type cannot be part of a key.
     fn take(&mut self, schema: &'s Schema, node: &'s Node) -> Op {
         let kind = kind(schema);
         for &slot in &node.slots {

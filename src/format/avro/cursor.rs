@@ -15,7 +15,7 @@ pub(super) struct Cursor<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     pub count: usize,
-    /// The end of the block, if its size is declared. It is within the record.
+    /// The end of the block, if its size is declared. Never past the end of the record.
     pub end: Option<usize>,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Cursor<'a> {
         self.take(length, what)
     }
 
-    /// Takes a 64-bit number: zigzag, in seven bits per byte, lowest bits first.
+    /// Takes a 64-bit number: a zigzag varint with seven bits per byte, lowest bits first.
     #[inline]
     pub fn long(&mut self) -> Result<i64, Malformed> {
         let mut number = 0_u64;
@@ -85,14 +85,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes an index, which must be below `count`. Otherwise, the error message is `what`.
+    /// Takes an index below `count`. If the index is too large, the error message is `what`.
     pub fn index(&mut self, count: usize, what: &'static str) -> Result<usize, Malformed> {
         let offset = self.at;
         let index = usize::try_from(self.int()?).ok().filter(|&index| index < count);
         index.ok_or(Malformed { offset, what })
     }
 
-    /// Takes the head of the next block of an array or a map or returns `None` at the end.
+    /// Takes the head of the next block of an array or a map. Returns `None` at the end.
     pub fn block(&mut self) -> Result<Option<Block>, Malformed> {
         let offset = self.at;
         let count = self.long()?;

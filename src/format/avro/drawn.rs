@@ -1,4 +1,4 @@
-//! Test strategies: generates schemas, values, and encodings from bytes.
+//! Generates schemas, values, and encodings for tests from a sequence of bytes.
 
 use super::oracle_tests::SCALE;
 use apache_avro::schema::{NamesRef, Schema};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// Keys of maps. Some of them must be escaped in a pointer.
 const KEYS: [&str; 4] = ["a", "~1/", "", "ключ"];
 const TEXTS: [&str; 4] = ["", "a", "Käse", "a text of more than sixty-four bytes, whose length is a number of two bytes"];
-/// Deeper than this, arrays and maps are empty, and unions have their first branch, so that values nest less deeply than the walk allows.
+/// Depth after which arrays and maps are empty, and unions have their first branch. Keeps values within the depth that the walk allows.
 const NESTED: usize = 8;
 
 /// Makes choices based on bytes. After the last byte, it always makes the first choice.

@@ -11,10 +11,10 @@
 //! - **A union** is not a step: the walk follows the branch that the record selects. If the branch does not have the place, the value
 //!   is missing. Null is a value.
 //! - **Some types cannot be part of a key:** floating-point numbers, records, arrays, maps, big-decimals, and decimals with a scale above
-//!   38. If a place can only have these types or null, the schema is rejected. If a union also allows other types, only records with
-//!   one of these types at the place are rejected.
-//! - **Skipped values are validated:** their lengths, counts, indexes, and booleans. There are two exceptions: skipped strings are
-//!   not checked for valid UTF-8, and a block with a declared size is skipped as a whole if it has no requested values.
+//!   38. If a place can only have these types or null, the schema is rejected. If a union also allows other types, only records with an
+//!   unsupported type at the place are rejected.
+//! - **Skipped values are validated:** their lengths, counts, indexes, and booleans. There are two exceptions: skipped strings are not
+//!   checked for valid UTF-8, and a block with a declared size is skipped as a whole if no pointer can lead into it.
 
 mod compile;
 mod cursor;
@@ -61,7 +61,7 @@ enum Op {
     Long,
     /// Skips a length and a string or bytes of this length.
     Sized,
-    /// Skips the index of a symbol of an enum with this number of symbols.
+    /// Skips an enum with this number of symbols, which is encoded as an index.
     Index(usize),
     /// Runs the operation of the union branch that the record selects.
     Union(Vec<Op>),
@@ -73,9 +73,9 @@ enum Op {
     Map { values: Box<Op>, wanted: Vec<Entry> },
     /// Stores a value in its slots.
     Take { kind: Kind, slots: Vec<usize> },
-    /// Runs two operations on the same value, because pointers lead to it by several names: the name of the field and its aliases.
+    /// Runs two operations on the same value. Pointers can use several names of the same field: its own name and its aliases.
     Twice(Box<[Op; 2]>),
-    /// Rejects the record with an error message, because its value cannot be part of a key.
+    /// Rejects the record with this error message, because the value cannot be part of a key.
     Refuse(&'static str),
 }
 

@@ -36,7 +36,7 @@ fn is_usable(value: &Value) -> bool {
     !matches!(value, Value::Float(_) | Value::Double(_) | Value::Array(_) | Value::Map(_) | Value::Record(_))
 }
 
-/// Checks the values that a walk finds in an encoding of a value, and that every truncated encoding is rejected.
+/// Checks that a walk finds the expected values in an encoded value and rejects every truncated encoding.
 fn check(walk: &AvroExtractor, places: &[String], value: &Value, record: &[u8]) {
     let mut found = vec![None; places.len()];
     let walked = walk.walk(record, &mut found);

@@ -1,4 +1,4 @@
-//! The expected values of a record, as `apache-avro` decodes them. The fuzz target includes this file, too.
+//! The expected values of a record, as `apache-avro` decodes them. The fuzz target also includes this file.
 
 use super::Scalar;
 use apache_avro::types::Value;

@@ -53,8 +53,8 @@ const KINDS: [(&str, &str); 6] =
 /// A suffix for user-defined types that are named like a kind, because the parser would mistake their names for the kind.
 const MARK: char = '\'';
 
-/// Removes attributes that do not affect the encoding. Among them are defaults, because old schemas have invalid defaults, and the aliases
-/// of types, because the parser copies a type for each alias. Keeps the aliases of fields, because pointers can contain them.
+/// Removes attributes that do not affect the encoding. With them, the parser would reject the invalid defaults of old schemas and would
+/// copy a type for each of its aliases. Keeps the aliases of fields, because pointers can contain them.
 fn bare(json: Value) -> Result<Value, SchemaError> {
     match json {
         Value::String(name) => Ok(Value::String(marked(name))),
@@ -77,7 +77,8 @@ fn bare(json: Value) -> Result<Value, SchemaError> {
 const LOGICAL: [&str; 3] = ["logicalType", "precision", "scale"];
 
 /// Converts an object that only names a type, such as `{"type": "int"}`. An object without a logical type becomes the plain name, so that
-/// the parser does not copy the named type. Only objects that name a primitive type can have a logical type.
+/// the parser does not copy the named type. An object with a logical type stays an object: it names a primitive type, so there is nothing
+/// to copy.
 fn annotated(members: &mut Map<String, Value>, name: String) -> Value {
     if members.contains_key("logicalType") { kept(members, &LOGICAL, [("type", name.into())]) } else { name.into() }
 }
@@ -142,8 +143,8 @@ pub(super) fn is_alias(field: &RecordField, name: &str) -> bool {
     aliases.is_some_and(|aliases| aliases.iter().any(|alias| alias == name))
 }
 
-/// Makes the parser accept all names that are not empty. Avro's Java library, which writes most schemas, allows letters of all alphabets
-/// and any namespace. The setting applies to the whole process, and only its first value counts.
+/// Makes the parser accept all names, except empty names of types. Avro's Java library, which writes most schemas, allows letters of all
+/// alphabets and any namespace. The setting applies to the whole process, and only its first value counts.
 pub(super) fn allow_all_names() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

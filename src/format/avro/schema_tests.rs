@@ -38,7 +38,7 @@ fn a_union_can_have_a_branch_that_cannot_be_in_a_key() {
     let union = r#"["null", "string", "double", {"type": "map", "values": "string"}]"#;
     finds(union, &[""], &[0], &[Some(Scalar::Null)]);
     finds(union, &[""], b"\x02\x02a", &[text("a")]);
-    // If a place is itself requested, places below it are lacking, even if a branch of the union is a map.
+    // If a pointer ends at a place, longer pointers through this place find nothing, even if a branch of the union is a map.
     let walk = compile(union, &["", "/a"]).unwrap();
     assert!(!walk.lacks(0) && walk.lacks(1));
     let what = "a requested field is a map, not a single value";
@@ -169,7 +169,7 @@ fn additional_attributes_are_ignored() {
 
 #[test]
 fn aliases_of_a_type_need_no_memory() {
-    // The parser would copy all fields for each alias.
+    // If the aliases were not removed, the parser would copy all fields for each alias.
     let aliases: Vec<_> = (0..20_000).map(|number| format!("\"a{number}\"")).collect();
     let fields: Vec<_> = (0..20_000).map(|number| format!(r#"{{"name": "f{number}", "type": "int"}}"#)).collect();
     let text_of = format!(r#"{{"type": "record", "name": "r", "aliases": [{}], "fields": [{}]}}"#, aliases.join(","), fields.join(","));

@@ -16,7 +16,7 @@ pub(super) fn compile(text: &str, places: &[impl AsRef<str>]) -> Result<AvroExtr
     AvroExtractor::compile(&schema(text), &key(places))
 }
 
-/// Checks the values at the places, and that every truncated or extended record is rejected.
+/// Checks that a walk finds these values and rejects every truncated or extended record.
 pub(super) fn finds(text: &str, places: &[&str], record: &[u8], expected: &[Option<Scalar<'_>>]) {
     let walk = compile(text, places).unwrap();
     let mut found = vec![None; places.len()];
@@ -30,7 +30,7 @@ pub(super) fn finds(text: &str, places: &[&str], record: &[u8], expected: &[Opti
     assert_eq!(walk.walk(&longer, &mut vec![None; places.len()]), Err(left), "{text}");
 }
 
-/// Checks the error for a malformed record, both with a requested value in it and without one.
+/// Checks the error for a malformed record, with and without a requested value in the record.
 fn malformed(text: &str, place: &str, record: &[u8], offset: usize, what: &str) {
     for places in [&[place][..], &["/not there"]] {
         let error = compile(text, places).unwrap().walk(record, &mut [None]).unwrap_err();
@@ -222,7 +222,7 @@ fn blocks_can_declare_their_size() {
 fn the_last_of_equal_keys_wins() {
     let map = r#"{"type": "map", "values": ["null", "long", {"type": "map", "values": "long"}]}"#;
     finds(map, &["/a"], b"\x04\x02a\x02\x04\x02a\x02\x06\x00", &[integer(3)]);
-    // The key `a` occurs twice. Its last value counts, which does not have the field.
+    // The key `a` occurs twice, and only its last value counts. This value does not have the field.
     finds(map, &["/a/b"], b"\x04\x02a\x04\x02\x02b\x02\x00\x02a\x00\x00", &[None]);
     finds(map, &["/a/b"], b"\x02\x02a\x00\x02\x02a\x04\x02\x02b\x02\x00\x00", &[integer(1)]);
 }

@@ -53,7 +53,7 @@ fn define(schema: &Schema, names: &mut HashMap<String, Schema>) {
 struct Walker<'a, 'v, V> {
     names: &'a HashMap<String, Schema>,
     cursor: Cursor<'a>,
-    /// Number of values without bytes that the rest of the record may have.
+    /// Number of values without bytes that are still allowed in the rest of the record.
     idle: usize,
     /// Buffer for the text of a floating-point number.
     text: String,
@@ -112,7 +112,7 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
             schema => {
                 let value = match kind(schema) {
                     Ok(kind) => scalar(&mut self.cursor, &kind)?,
-                    // A decimal without a fixed scale or with a scale that is too large.
+                    // Visit the bytes of a decimal whose scale varies or is above 38, because `Scalar` has no such decimals.
                     Err(_) => Scalar::String(match schema {
                         Schema::Decimal(DecimalSchema { inner: InnerDecimalSchema::Fixed(fixed), .. }) => {
                             self.cursor.take(fixed.size, "the record ends within a decimal")?

@@ -6,8 +6,8 @@ use super::cursor::{Block, Cursor};
 use super::{Entry, Kind, Op};
 use crate::format::{DEPTH_MAX, Malformed, Scalar};
 
-/// Maximum number of values without bytes in a record, such as nulls in an array. Needed because a few bytes can declare any number of
-/// such values.
+/// Maximum number of values without bytes in a record, such as nulls in an array. The limit is needed because a few bytes can declare any
+/// number of such values.
 pub(super) const IDLE_MAX: usize = 1 << 16;
 
 const UUID_SIZE: usize = 16;
@@ -23,7 +23,7 @@ pub(super) fn walk<'a>(root: &'a Op, records: &'a [Vec<Op>], record: &'a [u8], f
 struct Walker<'a, 'f> {
     records: &'a [Vec<Op>],
     cursor: Cursor<'a>,
-    /// Number of values without bytes that the rest of the record may have.
+    /// Number of values without bytes that are still allowed in the rest of the record.
     idle: usize,
     found: &'f mut [Option<Scalar<'a>>],
 }

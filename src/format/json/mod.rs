@@ -71,7 +71,7 @@ impl JsonExtractor {
 }
 
 impl Extract for JsonExtractor {
-    // Not marked as inline, because this is the largest part of the code that runs per record, and every caller would get a copy.
+    // This method is not inline: it has most of the code that runs per record, and every caller would get a copy.
     fn find<'a>(&'a self, text: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>> {
         let (scan, template) = buffers.scan_and_template(text, &self.places);
         if template.find(&scan, found).is_some() {

@@ -19,7 +19,7 @@ pub(super) struct Scan<'a, 's> {
     pub(super) bitmap: &'s StructuralBitmap,
 }
 
-/// Returns the position after a byte of the text. Does not check for an overflow, because no text is long enough.
+/// Returns the position after a byte of the text. Does not check for an overflow, because no text is long enough to cause one.
 #[inline(always)]
 pub(super) const fn behind(at: usize) -> usize {
     at.wrapping_add(1)
@@ -35,7 +35,7 @@ const fn digits_first(eight: u64) -> usize {
     others.trailing_zeros() as usize / 8
 }
 
-/// Each step takes the position at which an element starts and returns the position after it.
+/// Each step takes the start of an element and returns the position after the element, or `None` if the scan gives up.
 impl<'a> Scan<'a, '_> {
     pub(super) fn find(&self, root: &Node, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
         let end = self.walk(self.space(0), root, found, 0)?;
@@ -63,15 +63,16 @@ impl<'a> Scan<'a, '_> {
     /// Reads a value at which a pointer ends or through which a pointer leads.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
-            // The field occurs again, and the last occurrence counts. But the earlier value must be valid as well, and only the parser
-            // validates it fully. The root cannot occur again.
+            // If the field occurs again, the scan gives up. The last occurrence counts, but the earlier value must also be valid, and only
+            // the parser validates it fully. The root cannot occur again.
             if depth > 0 && node.is_found(found) {
                 return None;
             }
             return match self.byte(at)? {
                 b'{' => self.walk_object(at, node, found, depth),
                 b'n' | b't' | b'f' => self.skip(at, depth),
-                // Only the parser follows pointers into arrays. It also validates strings and numbers at this place more strictly.
+                // The scan gives up: only the parser follows pointers into arrays, and the parser validates strings and numbers at this
+                // place more strictly.
                 _ => None,
             };
         }

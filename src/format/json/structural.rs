@@ -120,7 +120,7 @@ fn marks_with_avx2(block: &[u8; BLOCK]) -> (u64, u32) {
         i64::from(_mm256_movemask_epi8(marks))
     };
     let (low, high) = (marks(first), marks(second));
-    // Signed, because the compiler would convert the same computation with unsigned integers back to vector code, bit by bit.
+    // The integers are signed. With unsigned integers, the compiler would convert this computation back to vector code, which is slower.
     let all = ((high ^ low >> 32) << 32 ^ low).cast_unsigned();
     (all, _mm256_movemask_epi8(_mm256_or_si256(first, second)).cast_unsigned())
 }

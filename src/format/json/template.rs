@@ -2,7 +2,7 @@
 //!
 //! If scalars in a JSON text are replaced by scalars of the same types, the text is still JSON, and its fields are in the same order. So
 //! this module reads only the scalars and compares all other bytes with the earlier text. Templates are tried before [`super::scan`]. Must
-//! never learn a template from a text unless [`Scan`] found each requested field in the text exactly once.
+//! never learn a template from a text in which a requested field is missing or occurs twice.
 //!
 //! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions.
 //! Unlike Mison, this module also validates the rest of the text.
@@ -43,14 +43,15 @@ pub(super) struct Template {
     rest: u32,
 }
 
-/// Bytes that all texts share, and the type of the scalar after them. The bytes include the opening quote of a string.
+/// Bytes that all texts of a template share, and the type of the scalar after them. If the scalar is a string, the bytes include its
+/// opening quote.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     bytes: [u8; PIECE],
     length: usize,
     mask: u128,
     then: Option<ScalarKind>,
-    /// Slot of the requested field with this scalar, if any.
+    /// Slot of the scalar, if it is the value of a requested field.
     slot: Option<usize>,
 }
 
@@ -156,7 +157,7 @@ fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<P
                 continue;
             }
         };
-        // The name of a field is not a scalar.
+        // A string before a colon is the name of a field, which is not a scalar.
         if scan.byte(scan.space(end)) != Some(b':') {
             let start = if let ScalarKind::String = then { behind(at) } else { at };
             push(&mut pieces, &scan.json[from..start], Some(then), places.iter().position(|&place| place == at))?;

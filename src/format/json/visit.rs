@@ -8,7 +8,7 @@ use super::unescape;
 use crate::format::scalar::Scalar;
 use crate::format::{Container, DEPTH_MAX, Unreadable, Visit};
 
-/// Visits a text, or returns `None` if it is not JSON or has too many nested containers.
+/// Visits a text. Returns `None` if the text is not JSON or has too many nested containers.
 pub(super) fn visit(scan: &Scan<'_, '_>, visitor: &mut impl Visit) -> Option<()> {
     let end = value(scan, scan.space(0), visitor, 0)?;
     (scan.space(end) == scan.json.len()).then_some(())

@@ -80,7 +80,7 @@ impl Compiler {
         Ok(table)
     }
 
-    /// Compiles a field that pointers lead to. Returns `None` if no record has any of the places.
+    /// Compiles a field that pointers lead to. Returns `None` if no record can have any of the places.
     fn field(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Shape>, SchemaError> {
         let is_end = nodes.iter().any(|node| !node.slots.is_empty());
         if field.is_map() {
@@ -120,7 +120,7 @@ impl Compiler {
 
     fn map(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Map>, SchemaError> {
         let Type::Message(entry) = field.kind() else { return Ok(None) };
-        // A descriptor may be invalid, because tools other than `protoc` can write descriptors.
+        // A descriptor can be invalid, because it can come from a tool other than `protoc`.
         let (Some(key_field), Some(value_field)) = (entry.get_field(1), entry.get_field(2)) else {
             return Err(SchemaError(format!("the descriptor is invalid: the map `{}` has no key or no value", self.pointer())));
         };
@@ -149,7 +149,7 @@ impl Compiler {
         Ok((!map.entries.is_empty()).then_some(map))
     }
 
-    /// Compiles a single value of a field. Returns `None` if no record has any of the places.
+    /// Compiles a single value of a field. Returns `None` if no record can have any of the places.
     fn value(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Value>, SchemaError> {
         let slots: Box<[usize]> = nodes.iter().flat_map(|node| node.slots.iter().copied()).collect();
         if let Type::Message(message) = field.kind() {
@@ -159,7 +159,7 @@ impl Compiler {
             let table = self.message(&message, nodes)?;
             return Ok(Some(if field.is_group() { Value::Group(table) } else { Value::Message(table) }));
         }
-        // A scalar has no fields, so no record has the places below it.
+        // A scalar has no fields, so no record can have the places below it.
         for (_, child) in nodes.iter().flat_map(|node| &node.children) {
             self.lack(child);
         }
@@ -197,7 +197,7 @@ impl Compiler {
         })
     }
 
-    /// Returns the index of an enum in the plan, after adding it if it is new.
+    /// Returns the index of an enum in the plan. Adds the enum if it is new.
     fn symbols(&mut self, symbols: &EnumDescriptor) -> usize {
         let known = self.enums.iter().position(|name| name == symbols.full_name());
         known.unwrap_or_else(|| {

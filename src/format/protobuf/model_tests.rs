@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DynamicMessage, Kind, MapKey, MessageDescriptor, Value};
 
-/// A message whose `Debug` output is its text. The default `Debug` output of a message type that contains itself is infinite.
+/// A message with its text as `Debug` output, because the default output of a message type that contains itself is infinite.
 #[derive(Clone)]
 struct Shown(DynamicMessage);
 

@@ -1,4 +1,4 @@
-//! The expected values of a message, read with the accessors of prost-reflect. The fuzz target includes this file, too.
+//! The expected values of a message, read with the accessors of prost-reflect. The fuzz target also includes this file.
 
 use prost_reflect::prost_types::FileDescriptorProto;
 use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value};
@@ -59,8 +59,9 @@ pub fn repacked(schema: &str) -> String {
     schema.replace("packed = true", "packed = ?").replace("packed = false", "packed = true").replace("packed = ?", "packed = false")
 }
 
-/// Returns the descriptor of `truth.All`. Without `maps`, maps are declared as repeated messages, which have the same encoding.
-/// prost-reflect accepts a map with any wire type, but a repeated message only with the correct one.
+/// Returns the descriptor of `truth.All`. Without `maps`, maps are declared as repeated messages, which have the same encoding. Damaged
+/// records are decoded in both ways, because prost-reflect accepts a map with any wire type, but a repeated message only with the correct
+/// one.
 pub fn descriptor(maps: bool) -> MessageDescriptor {
     let mut pool = DescriptorPool::new();
     for (name, text) in [("old.proto", OLD), ("truth.proto", SCHEMA)] {

@@ -32,14 +32,14 @@ pub(super) struct Table {
     present: u64,
     /// Indexes in `fields`, by field number.
     dense: Box<[u32]>,
-    /// Larger field numbers and their indexes in `fields`, in order.
+    /// Larger field numbers and their indexes in `fields`, sorted by number.
     sparse: Box<[(u32, u32)]>,
     /// Default values for fields that are not on the wire, and the slots of these fields.
     pub(super) defaults: Box<[(Constant, Box<[usize]>)]>,
 }
 
 impl Table {
-    /// Creates a table from fields in the order of their numbers.
+    /// Creates a table. The fields must be sorted by number.
     pub(super) fn new(fields: Vec<(u32, Field)>, defaults: Vec<(Constant, Box<[usize]>)>) -> Self {
         let (mut present, mut dense, mut sparse) = (0, Vec::new(), Vec::new());
         for (place, &(number, _)) in (0..).zip(&fields) {
@@ -55,7 +55,7 @@ impl Table {
         Self { fields, present, dense: dense.into(), sparse: sparse.into(), defaults: defaults.into() }
     }
 
-    /// True if the field with this number may be relevant.
+    /// True if the field with this number can be relevant.
     #[inline]
     pub(super) fn matters(&self, number: u32) -> bool {
         if number < DENSE_MAX { self.present >> number & 1 == 1 } else { !self.sparse.is_empty() }
@@ -152,7 +152,7 @@ pub(super) enum Kind {
     Enum(usize),
 }
 
-/// A value from the schema instead of a record, such as a default.
+/// A value that does not come from a record: a default from the schema, or a map key from a pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Constant {
     Bool(bool),
@@ -170,7 +170,7 @@ impl Constant {
     }
 }
 
-/// The names of an enum's values by their numbers, in order.
+/// The numbers and names of an enum's values, sorted by number.
 #[derive(Clone, Debug)]
 pub(super) struct Symbols(Box<[(i32, Box<str>)]>);
 

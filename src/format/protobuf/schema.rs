@@ -36,7 +36,7 @@ impl PartialEq for Once {
 
 impl Eq for Once {}
 
-/// Returns the descriptor of the message type of records.
+/// Returns the descriptor of the records' message type.
 pub(super) fn message(schema: &Schema, message: Message<'_>) -> Result<MessageDescriptor, SchemaError> {
     let own = schema.linked.0.get_or_init(|| linked(schema)).as_ref().map_err(SchemaError::clone)?;
     match message {
@@ -111,7 +111,7 @@ fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescript
     Ok(message)
 }
 
-/// Adds the files of a schema to `files`: the schema's own file with the name `name` and the other files of a descriptor set with their own
+/// Adds the files of a schema to `files`. The schema's own file gets the name `name`, and the other files of a descriptor set keep their
 /// names.
 fn read(body: &Body, name: &str, files: &mut Files) -> Result<(), SchemaError> {
     let own = match body {
@@ -192,7 +192,7 @@ fn well_known(name: &str) -> Result<Option<FileDescriptorProto>, SchemaError> {
 /// Removes everything from a file that does not affect how records are read.
 fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError> {
     fn reduce_enum(symbols: &mut EnumDescriptorProto) {
-        // The removed options may have allowed several values with the same number.
+        // One of the removed options can allow several values with the same number.
         symbols.options = Some(EnumOptions { allow_alias: Some(true), ..EnumOptions::default() });
         symbols.value.iter_mut().for_each(|value| value.options = None);
     }

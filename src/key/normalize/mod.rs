@@ -1,7 +1,7 @@
 //! Normalizes ids: texts that are written differently but mean the same id become equal.
 //!
-//! Must never make a record invalid: a step that does not apply to a value leaves the value unchanged. A normalized value must not change
-//! when it is normalized again, so that it can be used in a lookup.
+//! Must never make a record invalid: a step that does not apply to a value leaves the value unchanged. Normalizing a normalized value must
+//! not change it, because a lookup normalizes its texts, and these can be printed parts of a key, which are already normalized.
 
 mod timestamp;
 mod url;
@@ -17,7 +17,7 @@ use std::fmt;
 /// [`Self::Trim`] and [`Self::Unquote`] alternate until neither changes the text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Normalizer {
-    /// Numbers and booleans become text as written: `17` and `"17"` are equal; `17` and `17.0` are not.
+    /// Numbers and booleans become text as written: `17` and `"17"` are equal, but `17` and `17.0` are not.
     ToString,
     /// White space, as defined by Unicode, is removed from both ends.
     Trim,
@@ -29,8 +29,8 @@ pub enum Normalizer {
     Nfc,
     /// RFC 3339 timestamps of the same instant are equal, regardless of their zone and of trailing zeros in the fraction.
     Timestamp,
-    /// URLs that differ only in the case of the scheme, the fragment, or the order of query parameters with different names are equal. For
-    /// schemes such as `http` and `https`, the case of the host and a default port do not matter either.
+    /// URLs are equal if they differ only in the fragment, in the case of the scheme, or in the order of query parameters with different
+    /// names. For schemes such as `http` and `https`, the case of the host and a default port do not matter either.
     Url {
         /// The names of query parameters that do not count. A `*` at the end of a name stands for any text.
         drop_query: Vec<String>,
@@ -69,7 +69,7 @@ impl fmt::Display for Normalizer {
     }
 }
 
-/// The steps by which a part is normalized.
+/// The normalization steps of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Normalizers(Vec<Normalizer>);
 
@@ -173,7 +173,7 @@ fn part_of(text: Cow<'_, str>, part: impl Fn(&str) -> &str) -> Cow<'_, str> {
     }
 }
 
-/// Removes white space, quotes, or both from the ends, until the text does not change anymore.
+/// Removes white space, quotes, or both from the ends until the text no longer changes.
 fn stripped(mut text: &str, trims: bool, unquotes: bool) -> &str {
     loop {
         let before = text.len();

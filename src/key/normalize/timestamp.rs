@@ -24,8 +24,8 @@ pub(crate) fn instant_ms(text: &str) -> Option<Timestamp> {
     Some(seconds * 1_000 + millis)
 }
 
-/// Returns the seconds since 1970 of a timestamp and the digits of its fraction of a second without trailing zeros. Returns `None` if a
-/// text is not a timestamp with a zone.
+/// Parses a timestamp. Returns its seconds since 1970, and the digits of the fraction without trailing zeros. Returns `None` if a text is
+/// not a timestamp with a zone.
 fn instant(text: &str) -> Option<(i64, &str)> {
     let bytes = text.as_bytes();
     let number = |at: usize, length: usize| -> Option<i64> {
@@ -82,8 +82,8 @@ const fn days_in(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Returns the number of days from 1970-01-01 to a date. A year begins in March, so that its last day is the leap day (Hinnant:
-/// "chrono-Compatible Low-Level Date Algorithms", 2021).
+/// Returns the number of days from 1970-01-01 to a date. In this algorithm, a year begins in March, so that the leap day is the last day of
+/// a year (Hinnant: "chrono-Compatible Low-Level Date Algorithms", 2021).
 const fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -92,7 +92,7 @@ const fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// Returns the year, month, and day of the date that is a number of days after 1970-01-01.
+/// Returns the year, month, and day of the date that is `days` days after 1970-01-01.
 const fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

@@ -1,4 +1,4 @@
-//! Extractors for places in record keys or values, one for each schema that a frame names.
+//! Extractors for places in record keys or values, with one extractor per schema.
 //!
 //! Must never guess: a key or value is not read until its schema arrives.
 
@@ -30,8 +30,8 @@ pub(super) struct Known {
     extractor: Result<Extractor, String>,
 }
 
-/// A key or value and the index of its extractor. If there is an index, the frame of the key or value is removed. If not, the key or value
-/// is not parsed and may still have its frame.
+/// A key or value and the index of its extractor. If there is an index, the frame was removed from the key or value. If there is none, the
+/// key or value is not parsed and can still have its frame.
 #[derive(Clone, Copy)]
 pub(super) struct Opened<'a> {
     pub(super) text: Option<&'a [u8]>,
@@ -45,7 +45,8 @@ impl<'a> Opened<'a> {
 }
 
 impl Extractors {
-    /// If the format has frames, removes the frame from a key or value. Finds or compiles the extractor for its schema.
+    /// If the format has frames, removes the frame from a key or value. If there are places to read, also finds or compiles the extractor
+    /// for the schema.
     pub(super) fn open<'a>(
         &mut self,
         side: Side,
@@ -109,8 +110,8 @@ fn compiled(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Ex
     Extractor::compile(schema, message, places).map_err(|error| error.to_string())
 }
 
-/// Compiles an extractor for the schema that a frame names. Callers cache the inner error, which is a property of the schema. They do not
-/// cache the outer error: it concerns the bytes of the frame, or the registry may know the schema later.
+/// Compiles an extractor for the schema that a frame names. Callers cache the inner error, because the schema does not change. They do not
+/// cache the outer error: either the frame is broken, or the registry can still learn the schema.
 fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<Result<Extractor, String>, NoKey> {
     let broken = || invalid(side, Reason::Malformed, "has a frame that cannot be read");
     let Head { schema: id, indexes } = Head::of(format, head).ok_or_else(broken)?;

@@ -21,7 +21,7 @@ use std::borrow::Cow;
 /// The reason why [`Reader::read`] returns no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoKey {
-    /// The record has no usable key, content, or time, or a predicate cannot be tested, for this reason.
+    /// The record is invalid for this reason: it has no usable key, content, or time, or a predicate cannot be tested.
     Invalid(Box<Invalid>),
     /// The record needs this schema, which was requested but has not arrived yet.
     Awaits(SchemaId),
@@ -44,7 +44,7 @@ pub struct RecordSpec<'t> {
     pub content: Option<&'t KeySpec>,
     /// The predicates that must all hold for a record to be deduplicated.
     pub when: &'t [Predicate],
-    /// The predicate that holds for a record that retracts its key, if there is one.
+    /// The predicate that marks a record as a retraction of its key, if one is configured.
     pub retract: Option<&'t Predicate>,
     /// The time of the event, or `None` for Kafka's timestamp.
     pub time: Option<&'t EventTime>,
@@ -62,7 +62,7 @@ impl<'t> RecordSpec<'t> {
 }
 
 impl RecordSpec<'_> {
-    /// True if a predicate or a key is read from the value of a record with these headers.
+    /// True if the key or a predicate reads the value of a record with these headers.
     fn needs_value(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
         self.key.reads_value() || self.key.reads_event(headers) || self.when.iter().chain(self.retract).any(Predicate::reads_value)
     }
@@ -75,7 +75,7 @@ pub struct KeyedRecord {
     pub fingerprint: Fingerprint,
     /// True if [`RecordSpec::retract`] holds.
     pub retracts: bool,
-    /// The time that the window uses, if the record has one.
+    /// The time that the window uses, or `None` if the record has no time.
     pub time: Option<Timestamp>,
 }
 
@@ -84,7 +84,7 @@ pub struct KeyedRecord {
 pub struct Reader {
     key: Extractors,
     value: Extractors,
-    /// By the index of the predicate in [`RecordSpec::when`].
+    /// One per predicate in [`RecordSpec::when`], in the same order.
     when: Vec<Extractors>,
     retract: Extractors,
     time: Extractors,
@@ -97,7 +97,7 @@ pub struct Reader {
 struct ContentReader {
     key: Extractors,
     value: Extractors,
-    /// Separate from the caller's working memory, which still holds the parts of the key.
+    /// Separate from the caller's [`Scratch`], which still holds the parts of the key.
     scratch: Scratch,
     counts: ContentCounts,
 }
@@ -105,13 +105,13 @@ struct ContentReader {
 /// Counts of record contents that were read. If the content is in the value, tombstones are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContentCounts {
-    /// The number of contents, with or without parts.
+    /// The number of contents, including contents whose parts are all missing or null.
     pub read: u64,
     /// The number of contents in which at least one part is neither missing nor null.
     pub with_parts: u64,
 }
 
-/// The content of a tombstone, if the content is in the value.
+/// The content of a tombstone if the compared parts are in the value.
 const NO_VALUE: Fingerprint = Fingerprint(0);
 /// The content of a record whose parts are all null or missing.
 const NOTHING: Fingerprint = Fingerprint(1);
@@ -240,7 +240,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Tests only `when`, without reading the key.
+    /// Tests only the predicates of `when`, without reading the key.
     ///
     /// # Errors
     /// Returns [`NoKey`] if the record passes through, or if a field of `when` cannot be read or its schema has not arrived yet.
@@ -290,7 +290,7 @@ impl Reader {
     /// Computes the fingerprint of a record's key.
     ///
     /// # Errors
-    /// Returns [`NoKey`] if the record has no such key, or if its schema has not arrived yet.
+    /// Returns [`NoKey`] if the record has no usable key, or if its schema has not arrived yet.
     pub fn fingerprint(
         &mut self,
         key: &KeySpec,
@@ -303,7 +303,7 @@ impl Reader {
         self.read(spec, record, None, scratch, schemas).map(|keyed| keyed.fingerprint)
     }
 
-    /// The value of `record` must already be decoded.
+    /// Computes the fingerprint of a record's key. The value of `record` must already be decoded.
     fn fingerprint_of(
         &mut self,
         spec: &KeySpec,
@@ -397,8 +397,8 @@ fn fingerprint_of(
     spec.fingerprint_of(&bare, &key, &value, scratch).map_err(NoKey::Invalid)
 }
 
-/// Reads the values of one topic's records for something other than their keys. Must be kept between records, because it caches
-/// extractors and buffers.
+/// Reads the values of one topic's records for purposes other than their keys. Must be kept between records, because it caches extractors
+/// and buffers.
 #[derive(Debug, Default)]
 pub struct ValueReader {
     field: Extractors,
@@ -407,7 +407,7 @@ pub struct ValueReader {
     decoded: Decoded,
 }
 
-/// A record value that was decoded, and whose frame was removed.
+/// A decoded record value without its frame.
 #[derive(Debug)]
 pub struct OpenValue<'v> {
     /// The bytes of the value, or `None` if the value is null.
@@ -467,8 +467,8 @@ fn schema_header<'a>(format: &RecordFormat, mut headers: impl Iterator<Item = (&
 }
 
 impl OpenValue<'_> {
-    /// Visits the fields of the value by JSON pointer. An object whose pointer has `depth_max` names is visited as a single field.
-    /// Returns false if the value is not an object or cannot be read. The caller must then discard the visited fields.
+    /// Visits the fields of the value, each with its JSON pointer. An object whose pointer has `depth_max` names is visited as a single
+    /// field. Returns false if the value is not an object or cannot be read. The caller must then discard the visited fields.
     pub fn leaves(&mut self, depth_max: usize, visit: impl FnMut(Leaf<'_>)) -> bool {
         self.text.is_some_and(|text| field::leaves(self.extractor, text, depth_max, self.scratch, visit).unwrap_or(false))
     }

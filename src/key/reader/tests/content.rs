@@ -11,7 +11,7 @@ const WIDE: &str = r#"{"type":"record","name":"Wide","fields":[
 const WIDE_MESSAGE: &str = r#"syntax = "proto3"; message Wide { string id = 1; User user = 2; repeated string tags = 3; double score = 4;
     map<string, bool> attributes = 5; Kind kind = 6; } enum Kind { a = 0; b = 1; } message User { int64 n = 1; User next = 2; }"#;
 
-/// Returns a record in Avro and in Protobuf, each with its schema and the equal JSON.
+/// Returns a record in Avro and in Protobuf, each with its schema and with the same record in JSON.
 fn wide(id: u8) -> [(Format, &'static str, Vec<u8>, String); 2] {
     let score = 0.75_f64.to_le_bytes();
     let avro = [&[2, id, 2, 14, 2, 16, 0, 4, 2, b'x', 2, b'y', 0][..], &score, &[2, 2, b'k', 1, 0, 2, 4, 0x30, 0x39]].concat();

@@ -12,7 +12,7 @@ use crate::key::Part;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// A schema registry with these lookup results by id. All other schemas are unknown.
+/// A schema registry that returns these lookup results by schema id. All other schemas are unknown.
 #[derive(Debug, Default)]
 struct Few(Mutex<HashMap<SchemaId, Lookup>>);
 

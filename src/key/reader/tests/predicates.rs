@@ -55,7 +55,7 @@ fn a_predicate_tests_a_field_a_header_or_the_record_key() {
         (Predicate::record_key(), &json, Record { key: None, ..record }, false),
     ] {
         assert_eq!(selects(std::slice::from_ref(&predicate), formats, &record), Ok(holds), "{predicate:?}");
-        // A negated predicate holds if a place is absent.
+        // Negation inverts every result, so a negated predicate also holds if the place is absent.
         assert_eq!(selects(&[predicate.clone().negate()], formats, &record), Ok(!holds), "not {predicate:?}");
     }
 }
