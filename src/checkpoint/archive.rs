@@ -17,7 +17,7 @@ pub struct StoredFingerprints {
 }
 
 impl StoredFingerprints {
-    /// Creates a view of the fingerprints in the checkpoint of `saved` and in later checkpoints.
+    /// Creates a view of the fingerprints that the checkpoint of `saved` and later checkpoints have written.
     #[must_use]
     pub const fn new(store: Arc<Store>, id: PartitionId, saved: Saved) -> Self {
         Self { store, id, saved }

@@ -1,7 +1,7 @@
 //! Decodes the stored bytes of a partition's state.
 //!
-//! For any input, decoding returns a state or an error message and uses no more memory than a filter of the stored size. Must never panic
-//! or accept a value with a wrong checksum.
+//! For any input, decoding returns a state or an error message and uses no more memory than a filter of the stored size. It must never
+//! panic or accept a value with a wrong checksum.
 
 use super::codec::{checked, metadata_key, page_id};
 use super::{CheckpointMetadata, PartitionId, Settings};
@@ -48,7 +48,7 @@ pub fn metadata_rules(metadata: &CheckpointMetadata) -> Rules {
 }
 
 impl<'a> Decoder<'a> {
-    /// Starts to decode a state, which the metadata describes.
+    /// Starts to decode the state that the metadata describes.
     ///
     /// # Errors
     /// Returns an error message if the metadata does not match these rules.

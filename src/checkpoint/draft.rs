@@ -1,8 +1,8 @@
-//! The write of one checkpoint, which is applied completely or not at all.
+//! Writes a checkpoint, either completely or not at all.
 //!
-//! Owns the form of a checkpoint write, which limits its memory. A small checkpoint is one write batch. A large checkpoint is assembled in
-//! files next to the store. RocksDB then ingests the files in one step, without copying them to memory or to its log. Must never make only
-//! a part of a checkpoint visible.
+//! Owns the form in which a checkpoint is written, which limits the memory that a write needs. A small checkpoint is one write batch. A
+//! large checkpoint is assembled in files next to the store. RocksDB then ingests the files in one step, without copying them to memory or
+//! to its log. Must never make a partial checkpoint visible.
 
 #[cfg(feature = "faults")]
 use super::database::Change;
@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// The options of files. A writer needs no block cache.
+/// The options for writing files. A writer reads nothing, so it needs no block cache.
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
     let mut options = Options::default();
     let mut tables = tables();
@@ -32,8 +32,8 @@ pub(super) enum Draft {
     Memory(Vec<Change>),
 }
 
-/// The files of a checkpoint. Each file has keys of only one kind (their first byte), so that its key range contains no other kind. Files
-/// that RocksDB has not ingested are deleted when this value is dropped.
+/// The files of a checkpoint. All keys in a file are of the same kind (the first byte of a key), so that the key range of the file contains
+/// no keys of another kind. Files that RocksDB has not ingested are deleted when this value is dropped.
 pub(super) struct Files {
     dir: PathBuf,
     finished: Vec<PathBuf>,

@@ -101,11 +101,11 @@ pub struct Question {
     pub settings: Settings,
 }
 
-/// Returns the contents of a state directory as of its last checkpoints and looks up the key of `question` in them. A worker may be using
-/// the directory.
+/// Returns the contents of a state directory as of its last checkpoints and looks up the key of `question` in them. A worker can use the
+/// directory at the same time.
 ///
 /// # Errors
-/// Returns an error if the directory cannot be read or was written with settings that do not match the question.
+/// Returns an error if the directory cannot be read or was written with settings other than those of `question`.
 pub fn inspect(dir: &Path, question: Option<&Question>) -> Result<Directory, Error> {
     let store = Arc::new(Store::open_to_read(dir)?);
     let mut partitions = Vec::new();

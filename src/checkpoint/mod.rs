@@ -140,7 +140,7 @@ impl Settings {
         if filter.ends_with(ON_CHANGE) { Emit::OnChange } else { Emit::First }
     }
 
-    /// Returns the origin of changelog records for a topic's space, which identifies their writer and settings.
+    /// Returns the origin that identifies the writer and the settings in changelog records of the topic's space.
     #[must_use]
     pub fn origin(&self, config: &Config, topic: &Topic, rules: &Rules) -> Origin {
         let owner = format!("{:?} {:?}", config.kafka.group_id, topic.space);

@@ -1,7 +1,7 @@
 //! The options of RocksDB.
 //!
-//! Owns the limits of its memory, files, and threads. Must never sync each write, because any older checkpoint is good enough
-//! after a power failure.
+//! Owns RocksDB's limits for memory, files, and threads. Must never sync each write, because any older checkpoint is good enough after a
+//! power failure.
 
 use super::draft;
 use rocksdb::{Cache, DBCompressionType, Options};

@@ -22,7 +22,7 @@ const WORDS: usize = (BLOCK_BITS / WORD_BITS) as usize;
 type Bits = [u32; 2 * WORDS];
 
 /// Odd multipliers that derive further hashes from a fingerprint. `OTHER` is a prime of XXH64. `FACTORS` has a multiplier for each word,
-/// from XXH32 and `MurmurHash3`. The last one is a constant of `MurmurHash3` plus 1, to be odd.
+/// from XXH32 and `MurmurHash3`. The last multiplier is a constant of `MurmurHash3` plus 1, which makes it odd.
 const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const FACTORS: [u32; WORDS] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f, 0x1656_67b1, 0xcc9e_2d51, 0x1b87_3593, 0xe654_6b65];
 
@@ -229,7 +229,7 @@ impl Bloom {
         there
     }
 
-    /// Not inlined, because the compiler would not vectorize this function as a part of `set_block`.
+    /// Sets bits of a block. Not inlined, because the compiler would not vectorize this function as a part of `set_block`.
     #[inline(never)]
     fn change_block(&mut self, number: usize, bits: &Bits) {
         let block = &mut self.buffer.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0[number];
@@ -244,7 +244,7 @@ impl Bloom {
     }
 }
 
-/// Has no early exit, because the whole cache line is loaded anyway.
+/// True if all of `bits` are set in the block. Has no early exit, because the whole cache line is loaded anyway.
 #[inline(always)]
 fn contains_bits(block: &Bits, bits: &Bits) -> bool {
     block.iter().zip(bits).fold(0, |missing, (block, bits)| missing | bits & !block) == 0

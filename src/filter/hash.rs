@@ -25,7 +25,7 @@ pub(super) const fn scale(hash: u64, end: u64) -> u64 {
 pub(super) struct SplitMix(pub(super) u64);
 
 impl SplitMix {
-    /// Returns the generator with this seed, in the state after `draws` numbers.
+    /// Returns the generator with this seed as it is after it has produced `draws` numbers.
     pub(super) const fn after(seed: u64, draws: u64) -> Self {
         Self(seed.wrapping_add(GOLDEN.wrapping_mul(draws)))
     }

@@ -1,8 +1,8 @@
 //! The interface between the kinds of filters and the rest of the program.
 //!
-//! This module owns the macro `kinds!`, which generates the enums of kinds from the table in `filter/mod.rs`. It also owns the traits with
-//! which the folder of a kind sizes, builds, and restores its filters. It must never name a kind, so that a new kind needs only a folder
-//! and a row of the table.
+//! This module owns the macro `kinds!`, which generates the enums of kinds from the table in `filter/mod.rs`. It also owns the traits that
+//! each kind's folder implements to size, build, and restore filters. It must never name a kind, so that a new kind needs only a folder and
+//! a row of the table.
 
 use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Prediction, SliceUsage, Spec, Usage, Window};
 

@@ -119,19 +119,20 @@ pub trait Filter: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Advances stream time to `time` and forgets keys that have left the window. Has no effect in a window by count, for a kind without
-    /// slices, and if `time` is not in a later slice than the current one.
+    /// Advances stream time to `time` and forgets keys that have left the window. Has an effect only in a window by time, only for kinds
+    /// with slices, and only if `time` is in a later slice than the current one.
     fn advance(&mut self, time: Timestamp);
 
-    /// Prepares the filter to insert keys from a changelog, so that the insertions produce the same state again. Applies the replay info of
-    /// the keys. In a window by count, also moves to `slice`, the [`Filter::expiry_clock`] that the changelog has for the keys, but never
-    /// to an earlier slice. In a window by time, only [`Filter::advance`] moves to other slices.
+    /// Prepares the filter to insert the keys of one slice from a changelog, so that the insertions produce the same state again. `slice`
+    /// and `replay_info` are the [`Filter::expiry_clock`] and the [`Filter::replay_info`] that the changelog stores with the keys. In a
+    /// window by count, moves to `slice` unless the current slice is later. In a window by time, only [`Filter::advance`] changes the
+    /// slice.
     fn resume(&mut self, _slice: Slice, _replay_info: Option<u64>) {}
 
     /// Returns the number that a changelog must store with the keys of a slice, so that inserting the keys again produces the same state.
-    /// The changelog calls this method after the first of these keys is inserted. For `aging`, the number is the capacity of the slice. For
-    /// `stable`, it is the number of insertions before that key. `None` for other kinds and before the first insertion (for `aging`, into
-    /// the current slice).
+    /// The changelog calls this method after the first key of the slice is inserted. For `aging`, the number is the capacity of the slice.
+    /// For `stable`, it is the number of insertions before that first key. `None` for other kinds and before the first insertion (for
+    /// `aging`, into the current slice).
     #[must_use]
     fn replay_info(&self) -> Option<u64> {
         None
@@ -148,8 +149,8 @@ pub trait Filter: fmt::Debug + Send + Sync {
     #[must_use]
     fn slice(&self) -> Option<Slice>;
 
-    /// Returns the last slice into which a key was inserted, or in which it was renewed. `None` if the key is not remembered, or if the
-    /// kind does not store slices. For a false positive, returns a slice of other keys.
+    /// Returns the slice in which a key was last inserted or renewed. `None` if the key is not remembered, or if the kind does not store
+    /// slices. For a false positive, returns a slice into which other keys were inserted.
     #[must_use]
     fn slice_of(&self, _fingerprint: Fingerprint) -> Option<Slice> {
         None
@@ -167,7 +168,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
     #[must_use]
     fn dirty_pages(&self) -> Vec<PageId>;
 
-    /// Appends the bytes of a page or nothing if the page does not exist.
+    /// Appends the bytes of a page to `out`. Does nothing if the page does not exist.
     fn write_page(&self, id: PageId, out: &mut Vec<u8>);
 
     /// Restores a page from its stored bytes.

@@ -1,9 +1,9 @@
 //! Sizes blocked Bloom filters: the number of blocks, and the number k of bits that a key sets in a block. Only arithmetic.
 //!
 //! Some blocks of a filter get more keys than others. The number of keys in a block has a Poisson distribution, so the false-positive rate
-//! is the average over that distribution (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). In this
-//! filter, a block consists of words, and a key sets one or two bits in each of a few words. If some words of a block have many keys, the
-//! other words have few. A second-order term accounts for that. The result is within 1 % of the exact rate for rates above 1e-9.
+//! is the average over that distribution (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). A key sets one
+//! or two bits in each of a few words of its block. The words of a block are not independent: if some words have many bits set, the others
+//! have few. A second-order term corrects the rate for this dependence. The result is within 1 % of the exact rate for rates above 1e-9.
 
 use super::bloom::{BLOCK_BITS, BloomLayout, WORD_BITS};
 
@@ -11,7 +11,7 @@ const BLOCK: f64 = BLOCK_BITS as f64;
 const WORD: f64 = WORD_BITS as f64;
 const WORDS: f64 = BLOCK / WORD;
 
-/// Maximum k per block: two bits in each of its words.
+/// Maximum k: two bits in each word of a block.
 pub(super) const K_MAX: u32 = 2 * BLOCK_BITS / WORD_BITS;
 
 /// Maximum number of bits per key. A filter that would need more for its rate gets this number and exceeds its rate.
@@ -21,8 +21,8 @@ pub(super) const BITS_PER_KEY_MAX: u32 = 512;
 /// makes the chained layers of overfull filters smaller.
 pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 
-/// A filter uses two blocks per key if it would be larger by more than this factor with one block per key. A lookup of two blocks takes
-/// nearly twice the time. The factor is reached below a rate of about 7e-6 for one filter, regardless of the number of keys.
+/// A filter uses two blocks per key if one block per key would make it more than this many times as large. Looking up two blocks takes
+/// nearly twice as long. Filters with a rate below about 7e-6 use two blocks, regardless of the number of keys.
 const WORTH_A_BLOCK: f64 = 1.19;
 
 /// False-positive rate of a filter in which each key sets `k` different bits in each of `blocks_per_key` blocks. With two blocks per key,
@@ -65,13 +65,13 @@ pub(super) fn shape_rate(layout: BloomLayout, keys: f64) -> f64 {
     if keys <= 0.0 {
         return 0.0;
     }
-    // With fewer bits per key than this, nearly all bits are set, and the rate hardly changes. The limit bounds the loop in `spread_rate`.
+    // With fewer than 0.1 bits per key, nearly all bits are set, and the rate hardly changes. The limit bounds the loop in `spread_rate`.
     let bits_per_key = (layout.blocks as f64 * BLOCK / keys).max(0.1);
     spread_rate(bits_per_key, layout.blocks_per_key, layout.k)
 }
 
-/// False-positive rate of a plain Bloom filter (Bloom, 1970), in which the bits of a key may be anywhere: the reference for blocked
-/// filters.
+/// False-positive rate of a plain Bloom filter (Bloom, 1970), in which the bits of a key can be anywhere in the filter. Blocked filters are
+/// compared with this rate.
 #[must_use]
 pub fn plain_rate(bits_per_key: f64, k: u32) -> f64 {
     (-(-f64::from(k) / bits_per_key).exp_m1()).powi(k.cast_signed())
@@ -109,9 +109,9 @@ impl Words {
         Self { twos, ones, left_clear: [one_word(1.0), one_word(2.0), two_words(1.0, 1.0), two_words(1.0, 2.0), two_words(2.0, 2.0)] }
     }
 
-    /// Probability that all bits of an absent key are set in a block. The argument has the probabilities that the bits of
-    /// [`Words::left_clear`] are clear. The words are not independent, because a key that sets bits in one word sets fewer bits in others.
-    /// The quotients correct each pair of words for that.
+    /// Probability that all bits of an absent key are set in a block. For each group of bits in [`Words::left_clear`], the argument has the
+    /// probability that all of these bits are clear. A key that sets bits in one word sets fewer bits in other words, so the words are not
+    /// independent. The quotients correct for the dependence between each pair of words.
     fn hit_rate(&self, [one, two, one_one, one_two, two_two]: [f64; 5]) -> f64 {
         let (single, double) = (1.0 - one, 1.0 - 2.0 * one + two);
         let doubles = 1.0 - 4.0 * one + 2.0 * two + 4.0 * one_one - 4.0 * one_two + two_two;
@@ -135,7 +135,7 @@ pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
     -((-rate).ln_1p() / f64::from(generations)).exp_m1()
 }
 
-/// Mean of a rate over arguments that grow evenly from `from` to `to`, by Simpson's rule. The error is too small to show in the displayed
+/// Mean of a rate over arguments that grow evenly from `from` to `to`, by Simpson's rule. The error is too small to change the displayed
 /// digits.
 #[must_use]
 pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
@@ -163,7 +163,7 @@ pub fn layout_for(keys: u64, rate: f64) -> BloomLayout {
 
 /// Minimum number of bits per key that reaches `rate`, up to [`BITS_PER_KEY_MAX`].
 fn bits_for(rate: f64, blocks_per_key: u32) -> f64 {
-    // A plain filter needs about the fewest bits, so the search starts a little below it.
+    // A blocked filter needs at least about as many bits as a plain filter, so the search starts a little below that number.
     let most = f64::from(BITS_PER_KEY_MAX);
     let (mut low, mut high) = ((plain_bits(rate) * 0.9).clamp(1.0, most), most);
     while high - low > 0.01 {

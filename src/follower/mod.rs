@@ -1,11 +1,10 @@
 //! Followers: lookups of seen keys from outside the consumer group.
 //!
 //! A follower reads the committed changelogs of key spaces, rebuilds their states, and answers which keys were seen. It does not join a
-//! group and does not write anything. So it cannot affect the exactness of the group, and there may be any number of followers.
+//! group and does not write anything. So it cannot affect what the group emits, and you can run any number of followers.
 //!
-//! Owns the rebuilt states and their age. Must never report a key as unseen without proof. The answer is unknown in four cases: the
-//! partition is loading, its worker is warming up, this process does not follow it, or the brokers have not answered for
-//! `serve.max_staleness`.
+//! Owns the rebuilt states and their age. Must never report a key as unseen without proof. If a follower has no proof, the answer is
+//! unknown, for example while a partition is loading or its worker is warming up. [`Unavailable`] lists all reasons.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -159,7 +158,7 @@ impl Follower {
         self.spaces.iter().find(|space| space.name() == name)
     }
 
-    /// Returns a handle with which another thread can wait for the end of the follower.
+    /// Returns a handle with which another thread can wait until the follower fails.
     #[must_use]
     pub fn end(&self) -> End {
         End(Arc::clone(&self.ending))

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const ALL: u32 = 1000;
 /// Progress value of a partition that cannot be followed.
 const BROKEN: u32 = ALL + 1;
-/// Progress value of a completely applied changelog, to which the [`Standing`] is added.
+/// The lowest progress value of a completely applied changelog. The [`Standing`] is added to this value.
 const APPLIED: u32 = ALL + 2;
 const UNOWNED: u32 = APPLIED + Standing::Unowned as u32;
 const OTHER_KEYS: u32 = APPLIED + Standing::OtherKeys as u32;
@@ -56,8 +56,8 @@ pub(super) struct Partition {
     state: RwLock<Dedup>,
     /// The loading progress in per mille, or one of the constants above.
     progress: AtomicU32,
-    /// The time in milliseconds since the epoch up to which all commits are applied: the start of the last end-offset request whose end has
-    /// been applied. 0 before the first such request.
+    /// The time up to which all commits are applied, in milliseconds since the epoch. It is the start of the last round of requests whose
+    /// end offset has been reached. 0 until an end offset is reached.
     as_of: AtomicI64,
     /// The reason why the partition cannot be followed. Empty unless `progress` is `BROKEN`.
     broken: Mutex<String>,

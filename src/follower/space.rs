@@ -23,7 +23,7 @@ use std::time::Duration;
 pub struct Space {
     name: String,
     changelog: String,
-    /// The distinct key definitions of its topics, each with the index of the part that is the record key.
+    /// The distinct key definitions of the space's topics, each with the index of the part that is the record key, if any.
     keys: Vec<(KeySpec, Option<usize>)>,
     /// The first topic of the space, with the filter of this follower. The settings of this topic apply to all topics of the space.
     topic: Topic,
@@ -246,7 +246,7 @@ impl Space {
         if self.follows(partition) { Unavailable::Loading { partition, percent: 0 } } else { Unavailable::NotFollowed { partition } }
     }
 
-    /// Returns the reason why nothing can be answered, if there is one.
+    /// Returns the reason why the space cannot answer any query, if there is one.
     pub(super) fn unavailable(&self, all: &[Option<Arc<Partition>>]) -> Option<Unavailable> {
         if all.is_empty() {
             return Some(Unavailable::Nothing { changelog: self.changelog.clone() });
@@ -330,7 +330,7 @@ impl Space {
 /// True if texts result in the same fingerprints for both definitions.
 fn same_fingerprints(one: &KeySpec, other: &KeySpec) -> bool {
     let kind = |part: &Part| match part {
-        // Bytes have the same hash, regardless of their source. The record key is listed separately, because it may determine the
+        // Bytes have the same hash, regardless of their source. The record key is listed separately, because it can determine the
         // partition.
         Part::RecordKey => (0, None),
         Part::RecordValue | Part::Header(_) | Part::HeaderInAnyCase(_) | Part::CloudEvent(_) => (1, None),

@@ -23,7 +23,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout for a partition that did not answer in the previous round, if other partitions answer in this round.
 const FAILING_TIMEOUT: Duration = Duration::from_secs(1);
-/// The number of failed requests to failing partitions after which the round ends.
+/// The round ends when this number of requests to [`Failing`] partitions have failed again.
 const FAILURES_MAX: usize = 2;
 
 /// The start and end of a changelog partition. Both are 0 if this process does not follow the partition.
@@ -37,8 +37,9 @@ pub(super) struct Watermarks {
     pub(super) low: Offset,
     /// The last stable offset.
     pub(super) end: Offset,
-    /// The high watermark, requested after the other offsets and only while the partition is loading. Loading ends there, not at `end`:
-    /// workers trim records as soon as a transaction is committed, when `end` may still be before the records of that transaction.
+    /// The high watermark, requested after the other offsets and only while the partition is loading. Loading must reach the high watermark
+    /// and not only `end`. As soon as a worker has committed a transaction, it trims keys that expired in that transaction, but `end` can
+    /// still be before the records of the transaction. At `end`, these keys have not expired, but the state would lack them.
     pub(super) high: Option<Offset>,
     /// The id of the topic, if brokers report ids.
     pub(super) log: Option<Arc<str>>,
@@ -73,7 +74,7 @@ fn round<'s>(
     missing: &mut BTreeSet<&'s str>,
     failing: &mut Failing,
 ) -> Result<(), Error> {
-    // The time is taken before any request, because the answers may lack commits that happen later.
+    // Take the time before the requests, because the answers may lack commits that happen after a request.
     let asked = runtime::wall_clock();
     let mut result = Ok(());
     // The number of partitions of each space, or 0 if it is not known.
@@ -129,7 +130,7 @@ impl Failing {
         self.0.retain(|place| places.contains(place));
         let known: BTreeSet<Place> = self.0.iter().copied().collect();
         for &place in places.iter().filter(|place| !known.contains(place)) {
-            // If one partition of a topic is offline, the others usually are, too. They are asked at the end of the round.
+            // If one partition of a topic is offline, the others usually are, too. Ask the others at the end of the round.
             if failed.iter().any(|&(space, _)| space == place.0) {
                 self.0.push_front(place);
                 continue;
@@ -142,7 +143,7 @@ impl Failing {
                 }
             }
         }
-        // If no partition has answered, the brokers may only be slow, so `timeout` is still the full timeout.
+        // If no partition has answered, the brokers may just be slow, so `timeout` is still the full timeout.
         let mut failures = 0;
         while failures < FAILURES_MAX
             && let Some(place) = self.0.pop_front()

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Upper bounds of the buckets of a worker's [`Histogram`], in seconds. One more bucket counts everything above.
 pub const BUCKETS: [f64; 17] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
-/// Counts of all workers since the start of the process or since the workers started to read other topics.
+/// Counts of all workers. They start at 0 with the process and again when the topics that match a pattern change.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Counts in the order of [`topics`], which has one entry per rule and per repartition topic.
@@ -51,10 +51,10 @@ pub struct Stats {
     pub checkpoint_time: Histogram,
     /// Time from the assignment of a partition to its first record.
     pub restore_time: Histogram,
-    /// Time of the last answer from a broker to a producer of this process or to its request for the topics. Producers send a request at
-    /// least every ten seconds.
+    /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds. While
+    /// there are no topics, and therefore no producers, this is the time of the last answer to a request for the topics.
     pub broker_contact: LastTime,
-    /// Time at which each worker thread started a round of its loop or retried a request.
+    /// Time at which each worker thread last started a round of its loop or retried a request.
     pub rounds: Vec<LastTime>,
     times_checked: LastTime,
     left_out: Mutex<Vec<LeftOut>>,
@@ -76,7 +76,7 @@ pub struct TopicCounts {
     pub passed: AtomicU64,
     /// Invalid records, by [`Reason`].
     pub invalid: [AtomicU64; Reason::ALL.len()],
-    /// Bytes of keys and values read, including records that were read again and warm-up.
+    /// Bytes of keys and values read, including records of a warm-up and other records that were read again.
     pub bytes: AtomicU64,
     pub dead_letters: AtomicU64,
     /// Records with a time more than `max_future` ahead of the clock.
@@ -86,7 +86,7 @@ pub struct TopicCounts {
     times: Mutex<TimeWatch>,
     /// Records between a checkpoint and the committed offset that were read again and not emitted.
     pub warmed_up: AtomicU64,
-    /// Offsets that the group had not read when their records were deleted.
+    /// Number of offsets whose records were deleted before the group had read them.
     pub deleted_unread: AtomicU64,
     /// Counts of a sample by the value of `count_by`, if configured.
     pub values: Option<Mutex<ValueCounts>>,
@@ -147,9 +147,9 @@ pub struct StateReport {
     pub space: SpaceId,
     pub keys: u64,
     pub bytes: u64,
-    /// Keys of the open slice divided by the capacity of a slice.
+    /// Fill level of the filter divided by the planned fill level, as in [`crate::filter::Usage::load`].
     pub load: f64,
-    /// False positive rate, estimated from the contents of the filter.
+    /// False-positive rate, estimated from the contents of the filter.
     pub estimated: f64,
     /// Observed false positives, or `None` if an exact store confirms every drop.
     pub observed: Option<Observed>,
@@ -258,8 +258,8 @@ impl Histogram {
     }
 }
 
-/// Iterates over all topics that are read, by name, with the rule: first the input of each rule, then the repartition topics. An input with
-/// several rules occurs several times.
+/// Iterates over the names of all topics that are read, each with its rule: first the inputs, once for each of their rules, then the
+/// repartition topics.
 pub fn topics(config: &Config) -> impl Iterator<Item = (String, &Topic)> {
     let inputs = config.topics.iter().map(|topic| (topic.input.clone(), topic));
     inputs.chain(config.topics.iter().filter_map(|topic| Some((config.repartitioned(topic)?, topic))))
@@ -394,7 +394,7 @@ impl Tally {
     }
 
     pub fn count_each(&mut self, verdicts: &[Verdict]) {
-        // Most verdicts are one of these two, so they are counted in bulk.
+        // Most verdicts are unseen or duplicate, so count these in bulk.
         let unseen = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Unseen)).count();
         let duplicate = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Duplicate)).count();
         self.unseen += unseen as u64;

@@ -152,7 +152,7 @@ impl Stats {
             let mut watch = counts.time_watch();
             let (records, future) = (counts.records() - get(&counts.passed), get(&counts.future));
             if !assigned.contains(&*topic.input) {
-                // Other processes own all partitions of the topic now.
+                // Other processes now own all partitions of the topic, so drop the warning.
                 *watch = TimeWatch { records, future, warning: None };
                 continue;
             }

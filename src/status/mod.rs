@@ -348,7 +348,8 @@ impl Status {
         unreadable.or(held).or(left_out).or_else(nothing)
     }
 
-    /// Returns the partition that has had a problem for the longest time, with the number of others, and the duration in seconds.
+    /// Returns the partition that has had a problem for the longest time, with the number of other affected partitions, and the duration of
+    /// its problem in seconds.
     fn longest(&self, since: impl Fn(&PartitionStatus) -> Option<Timestamp>) -> Option<(String, Timestamp)> {
         let mut affected: Vec<_> = self.partitions.iter().filter_map(|partition| Some((since(partition)?, partition))).collect();
         affected.sort_by_key(|&(since, _)| since);

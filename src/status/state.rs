@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Time without an answer from any broker after which a process is disconnected. Producers send a request every ten seconds.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Number of transaction timeouts that a commit may wait for slow brokers: three calls, each retried for two timeouts.
+/// Maximum time that a commit waits for slow brokers, in transaction timeouts: three calls, each retried for two timeouts.
 const COMMIT_TIMEOUTS: u32 = 6;
 
 /// Time without a new loop round, in addition to [`COMMIT_TIMEOUTS`] transaction timeouts, after which a thread is hung. A normal round

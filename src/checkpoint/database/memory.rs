@@ -99,7 +99,8 @@ impl MemoryDisk {
         Ok(Handle { disk: self.clone(), entries })
     }
 
-    /// Returns a number that distinguishes the directory from one that replaces it.
+    /// Returns the number of the current `checkpoints` directory. A directory that replaces it gets a new number. `None` if there is no
+    /// directory.
     pub(in crate::checkpoint) fn number(&self) -> Option<u64> {
         self.lock().checkpoints.as_ref().map(|(number, _)| *number)
     }

@@ -1,4 +1,4 @@
-//! The key-value database of a store: RocksDB, or for simulations an in-memory map with the same behavior.
+//! The key-value database of a store: RocksDB or, in simulations, an in-memory map with the same behavior.
 
 #[cfg(feature = "faults")]
 mod memory;
@@ -97,8 +97,8 @@ impl Database {
         }
     }
 
-    /// Deletes the files that lie completely within these ranges. First syncs earlier writes, because a power failure could otherwise undo
-    /// the write that made these files obsolete, but not their deletion.
+    /// Deletes the files that lie completely within these ranges. First syncs earlier writes. Otherwise, a power failure could undo the
+    /// write that made these files obsolete after the files themselves are gone.
     pub(super) fn drop_files(&self, ranges: &[&(Vec<u8>, Vec<u8>)]) -> Result<(), DatabaseError> {
         match self {
             Self::RocksDb(_) if ranges.is_empty() => Ok(()),

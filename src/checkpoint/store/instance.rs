@@ -7,7 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io, process};
 
 impl Store {
-    /// Returns this directory's id, which is created on first use. It outlives the process, because transactional ids must stay the same.
+    /// Returns this directory's id, which is created on first use. The id must survive restarts, because transactional ids contain it and
+    /// must stay the same.
     ///
     /// # Errors
     /// Returns an error if the id cannot be read or written.
@@ -40,7 +41,7 @@ impl Store {
     }
 
     pub(super) fn write_instance_id(&self, id: &str) -> Result<(), Error> {
-        // The file is written under another name and then renamed, because a crash could otherwise leave an incomplete id.
+        // Write the file under another name and rename it, because a crash could otherwise leave an incomplete id.
         let draft = self.dir.join("instance.new");
         let written = fs::write(&draft, id).and_then(|()| fs::rename(&draft, self.dir.join("instance")));
         written.map_err(|error| Error::Io { dir: self.dir.clone(), error })

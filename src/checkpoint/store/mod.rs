@@ -184,8 +184,8 @@ impl Store {
         Ok(db)
     }
 
-    /// Checks that the format can be read. Returns false if the database is new, so that the format version must be written before anything
-    /// else.
+    /// Checks that the format can be read. Returns false if the database is new. The caller must then write the format version before
+    /// anything else.
     fn check_format(&self, db: &Database) -> Result<bool, Error> {
         match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
             None => Ok(false),
@@ -278,9 +278,9 @@ impl Store {
         self.opened().epoch == saved.epoch
     }
 
-    /// Looks up a fingerprint in a stored generation. Returns its content, or `None` if the checkpoint of `saved` and later checkpoints
-    /// have not stored it. If stored fingerprints are corrupt, quarantines the store, because loading a checkpoint does not detect this
-    /// corruption.
+    /// Looks up a fingerprint in a stored generation. Returns its content, or `None` if the fingerprint is not stored. If the entry is
+    /// corrupt, quarantines the store. Restoring the partition from the same store would not help, because loading a checkpoint reads no
+    /// fingerprints and does not notice the corruption.
     ///
     /// # Errors
     /// Returns an error if the fingerprint cannot be read, or if the store was quarantined since `saved`.
@@ -344,8 +344,8 @@ impl Store {
         Ok(())
     }
 
-    /// Reopens the database if necessary for reading or writing: after a failed write, RocksDB rejects all writes until the database is
-    /// reopened.
+    /// Reopens the database if it is closed or, before a write, if an earlier write has failed. After a failed write, RocksDB rejects all
+    /// writes until the database is reopened.
     fn reopen(&self, to_write: bool) -> Result<(), Error> {
         let is_open = |open: &Opened| open.db.is_some() && !(to_write && open.failed);
         if is_open(&self.opened()) {
@@ -404,7 +404,7 @@ impl Store {
         Ok(all_metadata)
     }
 
-    /// Loads the stored state of a partition, if there is one with these settings. The caller must check whether its offsets can be used.
+    /// Loads the stored state of a partition, if there is one with these settings. The caller must check whether the offsets can be used.
     ///
     /// # Errors
     /// Returns an error if the state is corrupt or cannot be read.

@@ -18,7 +18,8 @@ use std::sync::atomic::Ordering;
 type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Store {
-    /// Stores a partition's state as of the offsets in `metadata`. Writes only the changes since `saved` if possible, or else everything.
+    /// Stores a partition's state as of the offsets in `metadata`. If the store still holds `saved`, writes only the changes since then.
+    /// Otherwise, writes the whole state.
     ///
     /// Returns `saved` for the next call and the number of bytes written.
     ///
@@ -92,8 +93,8 @@ impl Store {
         Ok(self.metadata(db, id)?.map(|stored| expired(id, &stored.state, now)).unwrap_or_default())
     }
 
-    /// Prepares a full checkpoint: marks all pages as changed and returns the ranges of all stored pages and fingerprints. Fails if the
-    /// state has fingerprints that only a replaced store contained.
+    /// Prepares a full checkpoint: marks all pages as changed and returns the ranges of all stored pages and fingerprints. Fails if some
+    /// fingerprints of the state were only in a store that has been replaced.
     fn replaced(&self, id: &PartitionId, state: &mut Dedup) -> Result<(Ranges, Ranges), Error> {
         if state.exact().is_some_and(Exact::is_stored) {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
@@ -125,9 +126,9 @@ fn drop_files(db: &Database, ranges: &[&(Vec<u8>, Vec<u8>)]) {
     }
 }
 
-/// Returns the ranges of pages and fingerprints that are in the stored state but not in the present one.
+/// Returns the ranges of pages and fingerprints that the stored state has but the current state does not.
 fn expired(id: &PartitionId, stored: &DedupMetadata, now: &DedupMetadata) -> (Ranges, Ranges) {
-    // Compare generations by their number only: keys that arrive before the first timestamp are in a generation whose slice may change.
+    // Compare generations only by id. If keys arrive before the first timestamp, the slice of their generation can change later.
     let (parts, generations) = (now.parts(), now.generations().map(|(generation, _)| generation).collect::<Vec<_>>());
     let is_kept = |part: &Part| parts.iter().any(|kept| (kept.slice, kept.layer) == (part.slice, part.layer));
     let gone = stored.parts().into_iter().filter(|part| !is_kept(part));

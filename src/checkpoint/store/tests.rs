@@ -168,7 +168,8 @@ fn an_interrupted_checkpoint_leaves_the_previous_one() {
     assert!(!store.drafts().exists(), "a start deletes leftover drafts");
 }
 
-/// RocksDB keeps its log in memory here until the log is synced. So a copy of the directory contains exactly what survives a power failure.
+/// In this test, RocksDB keeps its log in memory until the log is synced. So a copy of the directory contains exactly what survives a power
+/// failure.
 #[test]
 fn a_power_failure_after_a_slice_has_expired_leaves_a_complete_checkpoint() {
     let rules = rules(1, false, true);

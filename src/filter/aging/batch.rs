@@ -16,8 +16,8 @@ pub(super) struct Batch {
     entries: Vec<Entry>,
     /// Version of the layers for which [`work`] computed the results.
     version: u64,
-    /// Index of the entry after the one that was found last. A lookup tries this entry first. Only a hint, because concurrent readers may
-    /// change it.
+    /// Index of the entry after the one that was found last. A lookup tries this entry first. The index is only a hint, because concurrent
+    /// readers can change it.
     next: AtomicUsize,
 }
 

@@ -8,7 +8,7 @@ use crate::filter::sizing::{BITS_PER_KEY_MAX, K_MAX, shape_rate};
 use crate::filter::{Part, Slice, SliceUsage, Usage};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of blocks in a stored layer. They use 256 GiB, more than any filter needs.
+/// Maximum number of blocks in a stored layer: 256 GiB, more than any filter needs.
 const BLOCKS_MAX: u64 = 1 << 32;
 
 const BLOCKS_PER_KEY_MAX: u64 = 2;

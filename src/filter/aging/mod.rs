@@ -78,8 +78,8 @@ pub struct Aging {
     evicted: u64,
     /// Capacity that the current slice must have when it opens, if a changelog sets it.
     replay_info: Option<u64>,
-    /// Version of the layers: rises when a layer is added, removed, or filled other than by inserting keys. Starts at 1, because version 0
-    /// means that nothing was precomputed.
+    /// Version of the layers: rises when a layer is added or removed, or when a page is restored. Starts at 1, because version 0 means that
+    /// nothing was precomputed.
     version: u64,
     /// Number of keys that can be inserted before a layer is added or removed. 0 until it is computed.
     room: u64,
@@ -144,7 +144,7 @@ impl Aging {
     #[inline(never)]
     fn check_then_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         if self.batch.find(fingerprint, self.version).is_none() {
-            // The lookup and the insertion below then share the precomputed bits.
+            // Compute the key's bits only once for the lookup and the insertion below.
             self.prefetch(&[fingerprint]);
         }
         let there = self.contains(fingerprint);
@@ -161,7 +161,7 @@ impl Aging {
     /// Starts `slice` and drops generations that have left the window. The first insertion opens the generation of `slice`.
     fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
-            // Keys inserted before any time was known belong to the slice of the first known time. Pages are stored by slice, so their
+            // Keys inserted before any time was known belong to the slice of the first known time. A page's id contains its slice, so all
             // stored copies now have the wrong id.
             self.generations.iter_mut().for_each(|generation| generation.slice = slice);
             self.mark_stale();
@@ -259,7 +259,7 @@ impl Aging {
         reserved.saturating_add(open.max(first)) <= most
     }
 
-    /// True if `max_memory` would allow these bytes without any other generation.
+    /// True if `max_memory` allows the open generation to use this many more bytes after all other generations are evicted.
     fn fits_alone(&self, bytes: u64) -> bool {
         let open = self.open().map_or(0, Generation::bytes).saturating_add(bytes);
         self.sizing.growth.max_bytes.is_none_or(|most| open <= most)
@@ -281,8 +281,8 @@ impl Aging {
         self.generations.iter_mut().flat_map(|generation| &mut generation.layers)
     }
 
-    /// Creates the filter that metadata describes, with its bits still clear. [`Filter::read_page`] fills them in. The stored layers may
-    /// have other sizes than `sizing`, which applies only to new layers, but their sizes must be possible.
+    /// Creates the filter that metadata describes, with its bits still clear. [`Filter::read_page`] fills them in. `sizing` applies only to
+    /// new layers, so stored layers can have other sizes.
     ///
     /// # Errors
     /// Returns [`MetadataError`] if the metadata does not match this window, if a size is impossible, or if there is not enough memory.
@@ -292,7 +292,7 @@ impl Aging {
         let oldest = newest.before(window.slices());
         let ordered = metadata.generations.windows(2).all(|pair| pair[0].slice < pair[1].slice);
         let within = metadata.generations.iter().all(|stored| (oldest..=newest).contains(&stored.slice));
-        // The current slice may be unknown only in a window by time. There is then at most one generation.
+        // The current slice can be unknown only in a window by time, and then there is at most one generation.
         let known = metadata.slice.is_some() || (window.length_ms().is_some() && metadata.generations.len() <= 1);
         if !ordered || !within || !known {
             return Err(MetadataError::Generations);

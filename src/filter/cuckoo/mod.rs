@@ -37,7 +37,7 @@ const NAMES_MAX: u64 = 1 << 48;
 struct Layer {
     /// Number under which the pages of the layer are stored. A filter never reuses a name, not even that of a dropped layer.
     name: u64,
-    /// Position in the chain, starting at 0. It determines the layout; see [`Sizing::layout`].
+    /// Position in the chain, starting at 0. [`Sizing::layout`] computes the layout from it.
     depth: u32,
     /// True if the layer was created for a different sizing. It then accepts no more keys.
     retired: bool,
@@ -93,8 +93,8 @@ impl Cuckoo {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
 
-    /// True if the key has the maximum number of copies: eight in all layers together, or, in one layer, a copy in every slot of its
-    /// buckets. Another insertion then renews a copy.
+    /// True if the key has the maximum number of copies: eight in total, or one in every slot of the key's buckets in some layer. Another
+    /// insertion then renews a copy.
     fn is_saturated(&self, fingerprint: Fingerprint) -> bool {
         let full = |layer: &Layer| {
             let place = layer.table.place(fingerprint);
@@ -184,7 +184,7 @@ impl Cuckoo {
     /// Returns [`MetadataError`] if the metadata does not match this window, if a size is impossible, or if there is not enough memory.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, tag: metadata.tag, ..Self::new(window, sizing) };
-        // The current slice may be unknown only in a window by time, and only before the first rotation, when the tag is 0.
+        // The current slice can be unknown only in a window by time, and only before the first rotation, when the tag is 0.
         let known = metadata.slice.is_some() || (window.length_ms().is_some() && metadata.tag == 0);
         let counted = !matches!(window, Window::Keys { slice_keys, .. } if metadata.open_keys > slice_keys);
         if !known || !counted || metadata.slices != window.slices() || metadata.tag >= filter.tags() {
@@ -271,9 +271,9 @@ impl Filter for Cuckoo {
         Ok(true)
     }
 
-    /// Removes one copy of a key and leaves the other copies as if the oldest copy had been removed. **For a key that was never inserted,
-    /// this may remove a copy of a different key**, with the probability of a false positive, and the different key is then forgotten
-    /// within its window. To prevent this, first ask an exact store whether the key was inserted.
+    /// Removes one copy of a key. The other copies then have the same ages as if the oldest copy had been removed. **For a key that was
+    /// never inserted, this may remove a copy of a different key**, with the probability of a false positive, and the different key is then
+    /// forgotten within its window. To prevent this, first ask an exact store whether the key was inserted.
     fn remove(&mut self, fingerprint: Fingerprint) -> bool {
         // Remove the copy with the longest fingerprint, because it is the least likely to belong to a different key. Usually, tables
         // further down the chain have longer fingerprints.
@@ -299,8 +299,8 @@ impl Filter for Cuckoo {
 
     fn resume(&mut self, slice: Slice, _replay_info: Option<u64>) {
         let Window::Keys { slice_keys, .. } = self.window else { return };
-        // If the current slice is full, the next key starts the next slice. Do not start it here, because that key may be a renewal and
-        // must not expire before it is renewed.
+        // If the current slice is full, the next key starts the next slice. Do not start the slice here, because the changelog may renew
+        // that key, and starting the slice first could remove it.
         let ends = self.open_keys >= slice_keys;
         if self.slice.is_none_or(|current| slice > current && slice.abs_diff(current) > u64::from(ends)) {
             self.rotate(slice);
@@ -316,7 +316,7 @@ impl Filter for Cuckoo {
         Some(self.slice?.before(u32::try_from(youngest).ok()?))
     }
 
-    /// The load is that of all slices together, because they share the tables.
+    /// `load` counts the keys of all slices, because the slices share the tables.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn usage(&self) -> Usage {
         let keys = self.layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.table.used()));
@@ -422,11 +422,12 @@ pub struct LayerMetadata {
     pub buckets: u64,
     /// Bits per fingerprint.
     pub fingerprint_bits: u32,
-    /// Planned number of keys. Follows from `buckets`. Stored so that a wrong number of buckets is noticed before memory is allocated.
+    /// Planned number of keys. This number follows from `buckets` but is stored so that a wrong number of buckets is noticed before memory
+    /// is allocated.
     pub capacity: u64,
     /// Number of filled slots at which the layer accepts no more keys: its capacity, or less if an insertion has failed.
     pub limit: u64,
-    /// Number of filled slots. A key that was inserted several times may fill up to eight.
+    /// Number of filled slots. A key that was inserted several times can fill up to eight slots.
     pub keys: u64,
     /// Number of pages that contain data and are therefore stored.
     pub pages: u64,

@@ -100,7 +100,7 @@ impl kind::Sizing for Sizing {
         self.layout(window, 0).bytes()
     }
 
-    /// Passes `load` on unchanged: the capacity includes the open slice, which also has `load` times its planned number of keys.
+    /// Does not adjust `load`, because `capacity` already includes the open slice.
     fn predicted(&self, window: Window, _keys: u64, load: f64) -> Prediction {
         self.predict(window, load)
     }

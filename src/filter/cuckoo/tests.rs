@@ -22,7 +22,7 @@ fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
 
 #[test]
 fn memory_matches_the_documentation() {
-    // Bits per key in a window of four slices. The memory includes a fifth, open slice. Its keys are not counted.
+    // Bits per key of a window with four slices. The table has room for five slices, but only the keys of four slices count.
     for (rate, least, most) in [(1e-2, 15.0, 18.5), (1e-3, 19.0, 22.0), (1e-4, 24.0, 27.0), (1e-6, 31.0, 34.5), (1e-9, 44.0, 49.0)] {
         let sizing = Sizing::new(FOUR, 10_000_000, rate);
         let bits = sizing.bytes(FOUR) as f64 * 8.0 / 1e7;
@@ -145,7 +145,7 @@ fn a_key_has_at_most_eight_copies() {
 
 #[test]
 fn copies_do_not_chain_tables() {
-    // The first tables have 2, 2, 4, and 33 buckets. A chained table may have a single bucket.
+    // The first tables have 2, 2, 4, and 33 buckets. Chained tables can have a single bucket.
     for keys in [1, 4, 10, 100] {
         let mut filter = Cuckoo::new(FOUR, Sizing::new(FOUR, keys, 1e-6));
         (0..1_000).for_each(|_| filter.insert(key(0, 1)).unwrap());

@@ -220,8 +220,8 @@ impl Exact {
         Ok(holders.contains(&true))
     }
 
-    /// Advances stream time to `time` and forgets keys that have left the window. Has no effect in a window by count, and if `time` is not
-    /// in a later slice than the current one.
+    /// Advances stream time to `time` and forgets keys that have left the window. Has an effect only in a window by time, and only if
+    /// `time` is in a later slice than the current one.
     pub fn advance(&mut self, time: Timestamp) {
         if let Some(slice) = self.window.slice_at(time)
             && self.slice.is_none_or(|current| slice > current)
@@ -230,7 +230,8 @@ impl Exact {
         }
     }
 
-    /// Moves to the slice that the changelog has for the next keys. Has no effect in a window by time. See [`super::Filter::resume`].
+    /// Moves to the slice that the changelog stores with the next keys, unless the current slice is later. Has no effect in a window by
+    /// time. See [`super::Filter::resume`].
     pub fn resume(&mut self, slice: Slice) {
         if self.window.length_ms().is_none() && slice > self.current() {
             self.rotate(slice);
@@ -301,7 +302,8 @@ impl Exact {
         self.changes_by_generation().flat_map(|(id, changes)| changes.map(move |(&fingerprint, change)| (id, fingerprint, change)))
     }
 
-    /// Records that all changes may have reached the archive. Keys that are deleted from now on must also be deleted in the archive.
+    /// Records that a checkpoint may have written all changes to the archive. From now on, deleting one of these keys must also delete it
+    /// in the archive.
     pub fn mark_stored(&mut self) {
         for generation in &mut self.generations {
             generation.stored |= !generation.changes.is_empty();

@@ -46,7 +46,7 @@ fn unsaved_fingerprints_are_counted_and_bounded() {
 fn deletions_of_possibly_stored_keys_reach_the_archive() {
     let mut exact = Exact::new(Window::keys(10, 1));
     exact.insert(Fingerprint(1)).unwrap();
-    // A checkpoint may have been written, but its success is unknown.
+    // It is unknown whether the checkpoint was written.
     exact.mark_stored();
     assert!(exact.remove(Fingerprint(1)).unwrap() && !exact.contains(Fingerprint(1)).unwrap());
     assert_eq!(exact.changes().collect::<Vec<_>>(), [(0, Fingerprint(1), Change::Delete)]);

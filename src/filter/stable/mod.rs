@@ -1,10 +1,11 @@
 //! A stable Bloom filter: forgets keys at random, in memory that never grows.
 //!
-//! The filter consists of cells with a few bits each. An insertion decrements cells at a random position and then sets the cells of its key
-//! to the maximum (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006). At some
-//! point, the average share of zero cells no longer changes, and neither does the false-positive rate. This is the stable point. The filter
-//! errs in **both** directions: it may report an absent key as seen, and an inserted key as unseen. It is more likely to remember keys that
-//! were inserted recently but guarantees neither a window nor a number of keys. Only the key that was inserted last is certainly seen.
+//! The filter consists of cells with a few bits each. An insertion decrements cells at a random position and then sets the cells of the new
+//! key to the maximum (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006). At
+//! some point, the average share of zero cells no longer changes, and neither does the false-positive rate. This is the stable point. The
+//! filter errs in **both** directions: it may report an absent key as seen, and an inserted key as unseen. It is more likely to remember
+//! keys that were inserted recently but guarantees neither a window nor a number of keys. Only the key that was inserted last is certainly
+//! seen.
 
 mod sizing;
 
@@ -74,7 +75,7 @@ impl Cells {
         self.word(byte) >> shift & self.layout.max()
     }
 
-    /// XORs `change` with the cells, starting at `cell`.
+    /// XORs `change` into the cells that start at `cell`.
     fn flip(&mut self, cell: u64, change: u64) {
         if change == 0 {
             return;
@@ -314,8 +315,8 @@ pub struct CellsMetadata {
     pub k: u32,
     /// Number of cells that an insertion decrements.
     pub decrements: u64,
-    /// Memory of all cells, in bytes, with padding. Follows from the other numbers. Stored so that a wrong number is noticed before memory
-    /// is allocated.
+    /// Memory of all cells, in bytes, with padding. This number follows from the other numbers but is stored so that a wrong number is
+    /// noticed before memory is allocated.
     pub bytes: u64,
     /// Number of nonzero cells.
     pub filled: u64,

@@ -31,7 +31,7 @@ pub struct CellLayout {
 }
 
 impl CellLayout {
-    /// The value to which an insertion sets the cells of its key: all bits set.
+    /// The value to which an insertion sets the cells of the key: all bits set.
     #[must_use]
     pub const fn max(self) -> u64 {
         (1 << self.cell_bits) - 1
@@ -57,10 +57,10 @@ impl CellLayout {
     fn new(bytes: u64, rate: f64, cell_bits: u32, k: u32) -> Option<Self> {
         let cells = (bytes - PAD_BYTES) * 8 / u64::from(cell_bits);
         let (each, max) = (f64::from(k), f64::from((1_u32 << cell_bits) - 1));
-        // The paper's formula for P contains zeros^(-1/Max) - 1, where zeros = 1 - rate^(1/K). Computed without loss of precision at small
+        // The paper's formula for P contains zeros^(-1/Max) - 1, where zeros = 1 - rate^(1/K). This expression loses no precision at small
         // rates.
         let sets_per_decrement = (-(-rate.powf(1.0 / each)).ln_1p() / max).exp_m1();
-        // Rounded up, because fewer than P decrements would miss the rate.
+        // Round up, because fewer than P decrements would miss the rate.
         let decrements = (1.0 / (sets_per_decrement * (1.0 / each - 1.0 / cells as f64))).ceil().max(1.0);
         let layout = Self { cells, cell_bits, k, decrements: decrements.min(u64::MAX as f64) as u64 };
         layout.is_sane().then_some(layout)
@@ -122,7 +122,7 @@ impl CellProcess {
 /// Distribution of a cell's value at a point in time. Time is counted in events.
 struct Cell {
     process: CellProcess,
-    /// True if a cell that reaches zero stays zero. The distribution then shows the probability that the cell was never zero since it was
+    /// True if a cell that reaches zero stays zero. The sum of `values` is then the probability that the cell was never zero since it was
     /// set.
     mortal: bool,
     /// `values[v - 1]` is the probability that the cell has the value `v`.

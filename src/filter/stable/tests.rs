@@ -56,7 +56,7 @@ fn keys_are_forgotten_as_predicted() {
         let (filter, keys) = loaded(sizing, 6.0);
         for share in [0.1, 0.25, 0.5, 1.0, 2.0] {
             let age = (share * sizing.lifetime()) as u64;
-            // Count keys in a narrow range around that age, so that all of them have about that age.
+            // One key is not enough to measure a share, so count the keys in a narrow range around `age`.
             let band = (keys / 100).min(age);
             let unseen = (0..2 * band).filter(|&number| !filter.contains(key(0, keys - age - band + number))).count();
             let (got, expected) = (unseen as f64 / (2 * band) as f64, sizing.unseen_after(age));

@@ -48,7 +48,8 @@ struct PartitionApplier<'a> {
     /// The last known end of the changelog. `log` is the id of its topic.
     end: Offset,
     log: Option<Arc<str>>,
-    /// The watermarks of an earlier request. Once everything below their end is applied, the state is current as of that request.
+    /// The oldest watermarks whose end is not reached yet. When it is reached, the state contains everything that was committed when these
+    /// watermarks were requested.
     awaited: Option<Watermarks>,
     standing: Standing,
     reading: Reading,
@@ -114,7 +115,8 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
             return Ok(());
         }
         let partition = PartitionApplier::new(space, &watermarks);
-        // `set` also updates the number of partitions. From then on, keys may be routed to the new partition, so both change together.
+        // `set` adds the partition and updates the number of partitions at the same time, because the new number routes keys to the new
+        // partition.
         space.set(Some(Arc::clone(&partition.shared)), watermarks.partition, watermarks.partitions);
         self.tail.start(&changelog, watermarks.low)?;
         self.by_name.insert(changelog, self.partitions.len());
@@ -187,7 +189,8 @@ impl<'a> PartitionApplier<'a> {
             self.reload(watermarks.low, high);
             self.reading = Reading::Seek;
         }
-        // Only the oldest pending request is kept. If new requests replaced it, a busy partition would never reach the end of any.
+        // Only the oldest pending request is kept. If newer requests replaced it, a busy partition would never reach the end that a request
+        // returned.
         self.awaited.get_or_insert(watermarks);
         self.update_progress();
     }
@@ -198,7 +201,7 @@ impl<'a> PartitionApplier<'a> {
             (Some(known), Some(log)) => known != log,
             // The brokers did not report the id this time.
             (Some(_), None) => false,
-            // Without topic ids, a lower end shows a recreated topic. A new leader may also report a lower end, which causes a needless
+            // Without topic ids, a lower end shows a recreated topic. A new leader can also report a lower end, which causes a needless
             // reload.
             (None, _) => watermarks.end < self.end,
         }
@@ -232,7 +235,7 @@ impl<'a> PartitionApplier<'a> {
     /// Drops the state. The partition is loaded again after the next watermarks show where the changelog starts.
     fn forget(&mut self) {
         self.shared.begin(self.rules);
-        // The offset resets are detected again when the changelog is read from its start.
+        // Reading the changelog from its start detects the offset resets again.
         self.cuts.clear();
         self.reading = Reading::Reload;
     }
@@ -335,7 +338,7 @@ impl<'a> PartitionApplier<'a> {
         Ok(())
     }
 
-    /// Starts with an empty state, for a changelog from `low` to `high`.
+    /// Starts again with an empty state, to load the changelog from `low` to `high`.
     fn reload(&mut self, low: Offset, high: Offset) {
         self.shared.begin(self.rules);
         (self.low, self.next, self.target) = (low, low, high);

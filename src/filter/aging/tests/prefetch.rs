@@ -18,7 +18,7 @@ fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (V
         let keys: Vec<Fingerprint> = batch.iter().map(|&number| key(6, number)).collect();
         ahead(&mut filter, &keys);
         for (at, &key) in keys.iter().enumerate() {
-            // Alternate between one call and separate calls for checking and inserting.
+            // Cover both ways to check and insert: with one call and with separate calls.
             let together = at % 3 > 0;
             let there = if together { filter.check_and_insert(key).unwrap() } else { filter.contains(key) };
             let within = last_seen.get(&key).is_some_and(|&last| time - last < 100 * i64::from(SLICES));

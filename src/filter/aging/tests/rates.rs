@@ -29,7 +29,7 @@ fn measured_rates_at_capacity_are_at_or_under_the_target() {
     ] {
         let found = absent_keys_seen(slices, 80_000, rate, 1, asked);
         assert_rate(&format!("{slices} slices"), found, asked, rate);
-        // Sizing must not waste memory either: the rate is within a few percent of the target, not a factor below it.
+        // A rate far below the target would mean that sizing wastes memory.
         let expected = asked as f64 * rate;
         let least = expected * 0.9 - 3.09 * expected.sqrt();
         assert!(found as f64 >= least, "{slices} slices: only {found} false positives of {asked}");
@@ -48,7 +48,8 @@ fn overfull_slices_chain_and_keep_the_rate() {
 
 #[test]
 fn small_rates_are_met_with_two_blocks_per_key() {
-    // A filter at the target has too few false positives to count. A filter without chaining that is four times overfull has enough.
+    // At the target rate, there are too few false positives to count. A filter that holds four times its capacity without chaining has
+    // enough of them.
     let window = Window::Time { slice_ms: 1, slices: 4 };
     let sizing = Sizing::new(window, 40_000, 1e-6);
     assert_eq!(sizing.layout.blocks_per_key, 2);
@@ -76,7 +77,7 @@ fn measured_rates_match_predictions() {
             println!("{rate:.0e}, {quarters}/4 full: {:.3e}, predicted {:.3e}", found / asked as f64, prediction.rate);
             let most = expected * 1.1 + 3.09 * expected.sqrt();
             assert!(found <= most, "{quarters}/4 full: {found} false positives of {asked}, expected {expected:.0}");
-            // The prediction is not only an upper bound, so the measured rate must not be far below it either.
+            // The prediction is an estimate and not an upper bound, so the measured rate must not be far below it.
             let least = expected * 0.9 - 3.09 * expected.sqrt();
             assert!(found >= least, "{quarters}/4 full: only {found} false positives of {asked}, expected {expected:.0}");
         }

@@ -3,7 +3,6 @@
 use super::*;
 use crate::filter::kind::Metadata as _;
 
-/// Number of pages that a filter reports as stored.
 fn stored_pages(filter: &Aging) -> u64 {
     metadata(filter).parts().iter().map(|part| part.pages).sum()
 }

@@ -11,7 +11,7 @@ use crate::key::Fingerprint;
 
 /// Maximum number of fingerprints that an insertion moves before it gives up (the paper's number).
 const KICKS: usize = 500;
-/// Maximum bits per slot. A slot may start at any bit of a byte and must end within the 64 bits from the start of that byte.
+/// Maximum bits per slot. A slot can start at any bit of a byte and must end within the 64 bits from the start of that byte.
 pub(super) const SLOT_BITS_MAX: u32 = 57;
 /// Unused bytes after the last slot, so that even this slot can be read as part of an eight-byte word.
 const PAD_BYTES: u64 = 8;
@@ -74,7 +74,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Number of slots in which the key may be. Its two buckets may be the same.
+    /// Number of slots that can hold the key. The key's two buckets can be the same bucket.
     pub(super) const fn slots<const B: usize>(self) -> usize {
         if self.buckets[0] == self.buckets[1] { B } else { 2 * B }
     }
@@ -117,7 +117,7 @@ impl<const B: usize> Table<B> {
         Place { fingerprint: own, buckets: [bucket, self.other(bucket, own)] }
     }
 
-    /// Returns the other bucket of a fingerprint. With that bucket as `bucket`, returns the first one again.
+    /// Returns the other bucket of a fingerprint. If called with the result, returns `bucket` again.
     fn other(&self, bucket: u64, fingerprint: u64) -> u64 {
         let sum = scale(mix(fingerprint), self.layout.buckets);
         if sum >= bucket { sum - bucket } else { sum + (self.layout.buckets - bucket) }
@@ -202,7 +202,7 @@ impl<const B: usize> Table<B> {
         if let Some(slot) = place.buckets.iter().find_map(|&bucket| self.vacant(bucket)) {
             return self.fill(slot, carried);
         }
-        // The key itself is the seed of the path along which fingerprints are moved, so that the same stream always produces the same
+        // The key is the seed of the generator that chooses which fingerprints to move, so that the same stream always produces the same
         // table.
         let mut numbers = SplitMix(place.fingerprint ^ place.buckets[0]);
         let mut bucket = place.buckets[usize::from(numbers.next() >> 63 == 1)];

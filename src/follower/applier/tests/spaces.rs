@@ -26,7 +26,7 @@ fn reports_do_not_size_filters() {
     let config = config(AGING, "");
     let space = space(&config);
     space.set(Some(Arc::new(Partition::new(0, space.rules(1)))), 0, 1);
-    // The minimum is used, because other processes may take CPU time.
+    // Use the minimum, because other processes take CPU time, too.
     let least = |work: &dyn Fn()| {
         let timed = |_| {
             let start = Instant::now();
