@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let partitions = match copy(args, &config, &wanted, &interrupt, &mut output, &mut written) {
         Ok(Some(partitions)) => partitions,
         Ok(None) => bail!(interrupted(&args.output, written)),
-        // The reader has closed the pipe, as `head` does, which is not an error.
+        // A reader such as `head` has closed the pipe, which is not an error.
         Err(error) if error.chain().any(is_broken_pipe) => return Ok(()),
         Err(error) => return Err(error),
     };

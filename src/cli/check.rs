@@ -110,8 +110,8 @@ fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked, left_o
     Ok(())
 }
 
-/// Returns a warning for each option of a topic that reads one element of a list. The verdict also applies to the other elements, which the
-/// option does not read.
+/// Returns a warning for each option of a topic that reads one element of a list. The verdict also applies to the other elements, although
+/// the option does not read them.
 fn list_elements(config: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     for (number, topic) in config["topics"].as_array().into_iter().flatten().enumerate() {
@@ -175,7 +175,7 @@ fn row(topic: &Topic, name: String) -> [String; 6] {
     [name, output, topic.space.clone(), window_text(topic.window), topic.filter.to_string(), memory]
 }
 
-/// Returns the memory for one partition in bytes, or `None` if the filter is on disk.
+/// Returns the memory of the filter in bytes for a topic with one partition, or `None` if the filter is on disk.
 fn memory(topic: &Topic) -> Option<u64> {
     topic.rules(1).filter.map(|filter| filter.bytes(topic.window))
 }

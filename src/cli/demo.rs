@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PARTITIONS: i32 = 4;
-/// Maximum number of unread records. The embedded broker drops records that are not read soon.
+/// Maximum number of unread records. The embedded broker keeps only the newest records, so records that stay unread for too long are lost.
 const UNREAD_MAX: u64 = 40_000;
 /// Longest wait for the last records.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -284,7 +284,7 @@ fn join(errors: &[impl ToString]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Formats a TOML string. Every JSON string is also a TOML string.
+/// Formats a TOML string in the syntax of JSON, which is valid in TOML for all characters except U+007F (DEL).
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -77,8 +77,8 @@ impl Drop for ExportGuard {
         self.stop.store(true, Ordering::Relaxed);
         // If the queue is full, the thread is awake already.
         let _ = self.wake.try_send(Value::Null);
-        // The thread drops its sender when it ends, which ends this wait. An unreachable collector may block the thread for longer than
-        // `SHUTDOWN_TIMEOUT`.
+        // The thread drops its sender when it ends, which ends this wait. The wait has a timeout, because an unreachable collector may
+        // block the thread for longer than `SHUTDOWN_TIMEOUT`.
         let _ = self.ended.recv_timeout(SHUTDOWN_TIMEOUT);
     }
 }

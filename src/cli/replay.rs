@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match result {
         Ok(()) => {}
         Err(error @ Error::Line { .. }) if !kcat.is_empty() => anyhow::bail!("{name}: {error}{kcat}"),
-        // The reader has closed the pipe, as `head` does, which is not an error.
+        // A reader such as `head` has closed the pipe, which is not an error.
         Err(Error::Write(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
         Err(error @ Error::Line { .. }) => return Err(anyhow::Error::new(error).context(name)),
         Err(error) => return Err(error.into()),
@@ -193,7 +193,7 @@ pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Tim
     read_at.checked_add(max_future).map_or(Timestamp::MAX, runtime::millis)
 }
 
-/// Returns a warning for each entry whose record times are implausible, so that its window does not move as it should.
+/// Returns a warning for each entry with implausible record times, which keep its window from moving as it should.
 fn time_warnings(summaries: &[(&Topic, Summary)], read_at: SystemTime) -> Vec<String> {
     let timed = summaries.iter().filter(|(topic, _)| topic.forgets_by_time());
     let warning = |(topic, summary): &(&Topic, Summary)| {

@@ -102,7 +102,7 @@ async fn round(
         let (config, stop, view) = (Arc::clone(config), Arc::clone(&stop), view.clone());
         move || start(&config, &stop, &view, earlier, &events)
     };
-    // The start may wait for a broker, and this thread must handle signals meanwhile.
+    // Use another thread, because the start may wait for a broker, and this thread must handle signals meanwhile.
     let starting = std::thread::spawn(threads);
     let (mut running, mut failure, mut changed) = (usize::from(config.worker.workers), None, None);
     let mut deadline = None;
@@ -260,7 +260,7 @@ fn start(
     drop(shared);
     if !config.patterns.is_empty() {
         let (config, stop, events) = (Arc::clone(config), Arc::clone(stop), events.clone());
-        // The thread may block on a broker, so nothing joins it when the process stops.
+        // This thread may block on a broker, so no other thread waits for its end when the process stops.
         let thread = std::thread::Builder::new().name("topics".to_owned());
         let spawned = thread.spawn(move || {
             let Some(changed) = topics::watch(&broker, &config, &resolved, &stats, &|| stop.load(Ordering::Relaxed)) else { return };
@@ -283,7 +283,7 @@ fn may_start(resolved: Result<Resolved, worker::Error>, failure: Option<(anyhow:
             tracing::warn!(?added, ?removed, "the topics that match the patterns in `input` have changed; starting the workers again");
             Ok(resolved)
         }
-        // Another error, such as that of a stop request, does not replace the error that ended the workers.
+        // Keep the error that ended the workers, even if there is now another error, such as that of a stop request.
         (_, Some((error, _))) => Err(error),
         (resolved, None) => Ok(resolved?),
     }

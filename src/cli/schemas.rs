@@ -86,7 +86,7 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
     missing.extend(time.flatten().map(str::to_owned));
     match (&missing[..], schema.format) {
         ([], _) => Ok(None),
-        // Only the record specifies which of the schema's messages it holds, so the field may be in another message.
+        // A schema can define several messages, and only a record shows which of them it holds. So the field may be in another message.
         (names, format) if format.has_messages() => Ok(Some(format!(
             "the first message in the latest schema of subject {subject:?} has no field `{}`; correct the field, or ignore this if the records are of another message",
             names.join("`, `")

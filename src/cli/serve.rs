@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Finds the topics that match the patterns of the configuration. If these topics change later, logs a warning, because this server keeps
-/// following the topics that it has started with.
+/// following the topics that it started with.
 fn expand(config: &Arc<Config>) -> Result<Arc<Config>, broker::Error> {
     let broker = KafkaBroker::new(Arc::new(Stats::new(config)));
     let found = Arc::new(topics::followed(&broker, config, &|| false)?);

@@ -24,7 +24,7 @@ fn abort_on_panic() {
         let message = message.or_else(|| panic.payload().downcast_ref().copied()).unwrap_or("no message");
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = std::thread::current();
-        // If the system refuses a new thread, that is not a bug.
+        // A refused thread is not a bug but a limit of the system.
         let advice = if message.contains("Resource temporarily unavailable") {
             "raise the limit of threads (`ulimit -u`, TasksMax=, or the container's limit of processes)"
         } else {

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum number of times that a scan of a changelog starts over because the changelog was trimmed during the scan.
+/// Maximum number of restarts of a changelog scan. A scan starts over if the changelog is trimmed meanwhile.
 const TRIMS_MAX: usize = 10;
 
 #[derive(Clone, Copy)]
@@ -61,7 +61,7 @@ pub(super) struct Keys<'k> {
     schemas: &'k dyn Schemas,
 }
 
-/// The committed offset of a partition, if there is one, with its metadata and the present id of the topic.
+/// The committed offset of a partition, if there is one, with its metadata and the current id of the topic.
 pub(super) struct CommittedOffset {
     pub(super) offset: Option<Offset>,
     note: Note,
@@ -90,7 +90,7 @@ impl<'k> Keys<'k> {
         self.topic.reads_headers() || self.earlier.reads_headers()
     }
 
-    /// Returns [`FoundRecord::key`].
+    /// Returns the fingerprint for [`FoundRecord::key`].
     fn key(&mut self, message: &Message<'_>) -> Option<Fingerprint> {
         self.with(message, |keys, record| {
             let spec = RecordSpec { content: None, ..keys.topic.record_spec() };
@@ -122,7 +122,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Returns the committed offsets, in the order of `partitions`. An offset of a topic that was deleted since then counts as missing.
+    /// Returns the committed offsets, in the order of `partitions`. If a topic was recreated after the commit, its offset counts as
+    /// missing.
     pub(super) fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<CommittedOffset>, Error> {
         let names: Vec<_> = partitions.iter().map(|partition| partition.topic.as_str()).collect();
         let ids = self.view.topic_ids(&names)?;
@@ -137,7 +138,7 @@ impl<'a> Client<'a> {
         Ok(partitions.iter().zip(committed).map(of).collect())
     }
 
-    /// Returns the inputs, their committed offsets, and the rules of the state with this partition number in the key space of `topic`.
+    /// Returns the inputs, committed offsets, and rules of one state: the state for `partition` in the key space of `topic`.
     pub(super) fn state(&self, topic: &'a Topic, partition: i32) -> Result<StateView<'a>, Error> {
         let config = self.config;
         let topics = config.space_of(topic).topics;
@@ -153,8 +154,8 @@ impl<'a> Client<'a> {
         Ok(StateView { partition, inputs: inputs.collect(), rules, origin })
     }
 
-    /// Repeats a request for at most `kafka.connect_timeout`, while it returns `Ok(None)` or a fatal error. `problem` is the reason for
-    /// `Ok(None)`, for the error message.
+    /// Repeats a request while it returns `Ok(None)` or a fatal error, for at most `kafka.connect_timeout`. If the last result is
+    /// `Ok(None)`, the error message gives `problem` as the reason.
     fn retry_until_answered<T>(&self, ask: impl Fn() -> Result<Option<T>, kafka::Error>, problem: &str) -> Result<T, Error> {
         let asked = Instant::now();
         loop {
@@ -242,7 +243,7 @@ impl<'a> Client<'a> {
         Ok(has)
     }
 
-    /// Reads the records in `commit` whose key has this fingerprint. `fingerprint` is without the content, as returned by `Emit::key_of`.
+    /// Reads the records in `commit` whose key has this fingerprint. `fingerprint` does not include the content (see `Emit::key_of`).
     pub(super) fn occurrences(&self, state: &StateView<'_>, commit: &Commit, fingerprint: Fingerprint) -> Result<Occurrences, Error> {
         let mut found = Occurrences::default();
         let emit = state.rules.emit;

@@ -1,8 +1,8 @@
 //! The history of a key in a changelog: its first and last insertion, the number of insertions, and what the commit of the requested record
 //! changed.
 //!
-//! Never does I/O. Memory does not grow with the length of the changelog. If the group's offsets were reset, the changelog records that the
-//! reset made void must not count.
+//! Never does I/O. Memory does not grow with the length of the changelog. If the group's offsets were reset, must not count the changelog
+//! records that the reset made void.
 
 use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome, Span};
 use crate::dedup::{Mutation, Rules};
@@ -12,8 +12,7 @@ use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The maximum number of changes to the key that are kept per changelog record, and of input records with this key that are kept per
-/// commit.
+/// A limit on memory: the maximum number of changes to the key per changelog record, and of input records with the key per commit.
 pub(super) const CHANGES_MAX: usize = 4096;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +32,7 @@ impl Commit {
     }
 }
 
-/// An insertion of the key, logged by a worker that emitted a record with the key or by `unseen seed`.
+/// An insertion of the key. Either a worker emitted a record with the key and logged the insertion, or `unseen seed` wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Emission {
     pub(super) commit: Commit,
@@ -43,7 +42,7 @@ pub(super) struct Emission {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) emission: Emission,
-    /// The slice of the insertion or of the last renewal.
+    /// The slice of the last renewal, or of the insertion if the key was never renewed.
     pub(super) slice: Option<Slice>,
     /// Hash of the content that `emit = "on_change"` compares. 0 if only keys are compared.
     pub(super) content: u64,
@@ -114,7 +113,7 @@ impl KeyState {
         }
     }
 
-    /// Sets the slice of the last insertion to `slice`, if the key was inserted before the state had a slice.
+    /// If the key was inserted before the state had a slice, sets the slice of the last insertion to `slice`.
     fn begin(&mut self, slice: Slice) {
         if let Some(seen) = &mut self.seen {
             seen.slice.get_or_insert(slice);
@@ -172,7 +171,7 @@ pub(super) struct Wanted {
     pub(super) record: Option<(String, Offset)>,
 }
 
-/// The progress of a group in a topic incarnation.
+/// The offsets of a group in a topic incarnation, and the stream time of the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
     /// The offset at which the group started, if known.
@@ -196,7 +195,7 @@ pub(super) struct History<'w> {
     first_slice: Option<Slice>,
     /// For each topic incarnation, the first offset whose effect is in the changelog.
     pub(super) starts: BTreeMap<String, Offset>,
-    /// True if changes of the state may be missing in the changelog, before its first record or between two records.
+    /// True if the changelog may lack changes of the state, before its first record or between two records.
     begins_later: bool,
     /// True if some changelog records were skipped because they use another definition of the key.
     pub(super) has_other_keys: bool,
@@ -247,7 +246,7 @@ impl<'w> History<'w> {
             self.applier.epoch = self.applier.epoch.max(record.epoch);
             return Next::Continue;
         }
-        // Seeded keys are logged without a span, so they do not add to `starts`.
+        // Seeded keys are logged without a span and do not add to `starts`, so also check for fingerprints.
         let has_begun = !self.starts.is_empty() || self.applier.fingerprints > 0;
         let continues = !self.commit.spans.is_empty() && self.applier.continues(record);
         let lacks = |span: &Span<'_>| self.applier.offsets.get(span.topic).is_some_and(|&position| span.start > position);
@@ -271,7 +270,7 @@ impl<'w> History<'w> {
         }
         let same_settings = record.origin.clock == self.origin.clock;
         self.has_other_slices |= !same_settings;
-        // If the record was written with another slice length, only its times advance the clock, as in the worker's state.
+        // Slice numbers of another slice length cannot be compared. So derive the slice from the record's time, as the worker's state does.
         let slice_at = |time: Timestamp| self.rules.window.slice_at(time).filter(|_| self.rules.is_sliced());
         let slice = if same_settings { record.slice } else { record.time.and_then(slice_at) };
         let end = record.end_time.max(record.time);
@@ -320,7 +319,7 @@ impl<'w> History<'w> {
         self.commit = Commit { spans, epoch: record.epoch, at, time };
     }
 
-    /// True if the current commit contains the requested record. If the commit is new and contains the record, sets `target`.
+    /// True if the current commit contains the requested record. If the commit is new and contains it, sets `target`.
     fn in_target(&mut self, continues: bool, same_settings: bool) -> bool {
         let Some((log, offset)) = &self.wanted.record else { return false };
         let is_requested = self.commit.has(log, *offset);
@@ -341,8 +340,8 @@ impl<'w> History<'w> {
         is_requested
     }
 
-    /// True if the changelog contains every insertion that the state can still remember at `clock`. `readings` has the group's progress in
-    /// each topic incarnation of the state.
+    /// True if the changelog contains every insertion that the state can still remember at `clock`. `readings` contains the group's offsets
+    /// in each topic incarnation of the state.
     pub(super) fn is_whole(&self, clock: Option<Slice>, readings: &BTreeMap<String, Reading>) -> bool {
         let is_first =
             |(log, &start): (&String, &Offset)| start == 0 || readings.get(log).is_some_and(|reading| reading.first == Some(start));
@@ -368,7 +367,7 @@ impl<'w> History<'w> {
         }
         match self.low {
             _ if !self.rules.is_sliced() => false,
-            // The changelog may have begun in the middle of its first slice.
+            // The changelog may have begun in the middle of its first slice, so this slice may be incomplete.
             0 => first < oldest,
             _ if self.begins_later => first < oldest,
             // A worker trims a changelog only at the start of a slice, so the first slice is complete.

@@ -17,7 +17,7 @@ pub(super) struct Judgment {
     pub(super) limit: Option<String>,
 }
 
-/// The earlier emission of a duplicate's key.
+/// The emission that a duplicate repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Repeated {
     /// An emission of an earlier commit.
@@ -49,7 +49,8 @@ const NOT_WHOLE: &str = "the changelog does not have all keys that were seen at 
 const EXPIRING: &str = "the key left the window in the same commit that processed this record";
 const RENEWALS: &str = "a filter with `refresh` does not log every renewal, so an unlogged renewal of the key may explain the drop";
 
-/// Determines the verdict on the record at index `at`. `is_whole` is true if the changelog has every key that the state could remember.
+/// Determines the verdict on the record at index `at`. `is_whole` is true if the changelog contains every key that the state could
+/// remember.
 pub(super) fn judge(
     outcome: RecordOutcome,
     at: usize,
@@ -104,8 +105,8 @@ fn emitted(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         (Memory::Unseen | Memory::Expiring, Some(_)) => Cause::Expired,
         (Memory::Seen, Some(_)) => Cause::Forgotten,
         _ if target.before.retractions > 0 && target.before.emissions > 0 => Cause::AfterRetraction,
-        // Either the changelog is complete, or the filter forgets a key within the window only at its maximum memory. In both cases, the
-        // key was unseen.
+        // If the changelog is complete, it shows that the key was unseen. If it is not, the emission shows it: a filter with slices that
+        // cannot retract forgets a key within the window only if it has reached its maximum memory.
         _ if is_whole || (rules.is_sliced() && !rules.retracts_by_filter()) => Cause::First,
         _ if rules.is_sliced() => {
             return Judgment::certain(VerdictName::Unseen, Cause::First)

@@ -285,8 +285,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Returns the records in `commit` whose key has this fingerprint. If the requested record is not among them, adds it and marks the list
-    /// as possibly incomplete.
+    /// Returns the records in `commit` whose key has this fingerprint. If the requested record is not among them, adds it and marks the
+    /// list as possibly incomplete.
     fn occurrences(
         &self,
         commit: &Commit,
@@ -322,7 +322,7 @@ impl View<'_> {
         } else {
             (Some(VerdictName::Unknown), Some(Cause::Unknown))
         };
-        // It is unknown whether the record was repartitioned at all.
+        // The record may not have been repartitioned at all, so no verdict is certain.
         explanation.certain = false;
         let between = self.state.inputs.first().map_or("", |input| &input.read.topic);
         explanation.limits.push(format!(
@@ -362,7 +362,8 @@ impl View<'_> {
         }
     }
 
-    /// Narrows an emission down to the emitted record, if possible. Otherwise, the emission has the offset ranges of its commit.
+    /// Returns an emission that names only the emitted record, if this record can be determined. Otherwise, the emission has the offset
+    /// ranges of its commit.
     fn resolve(&self, emission: &history::Emission, fingerprint: Fingerprint) -> Result<Emission, Error> {
         let ranges = self.emission(emission);
         let occurrences = self.client.occurrences(self.state, &emission.commit, fingerprint)?;

@@ -8,7 +8,7 @@ use crate::dedup::{Late, Mutation, Rules};
 use crate::filter::Slice;
 use crate::record::{Offset, Timestamp};
 
-/// A record with the requested key, in the commit that is examined.
+/// A record with the requested key in the commit that is examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Occurrence {
     /// Index in `Commit::spans` of the offset range that contains the record.
@@ -22,7 +22,7 @@ pub(super) struct Occurrence {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Occurrences {
-    /// The records, by span, and by offset within a span. The order of records in different spans is unknown.
+    /// The records, sorted by span, and within a span by offset. The order of records in different spans is unknown.
     pub(super) all: Vec<Occurrence>,
     /// True if records may be missing: they no longer exist, their key could not be read, or there are more than `CHANGES_MAX`.
     pub(super) may_be_incomplete: bool,
@@ -82,8 +82,8 @@ impl Occurrences {
         (0..self.all.len()).rev().find(|&at| matches!(self.outcome(at, target, rules), RecordOutcome::Emitted(_)))
     }
 
-    /// True if the outcomes can be derived from the order of the records: the list is complete and from one input, no record can have been
-    /// late, and the filter cannot have forgotten the key in between.
+    /// True if the outcomes can be derived from the order of the records: the list is complete, all records are from one input, no record
+    /// can have been late, and the filter cannot have forgotten the key in between.
     fn is_ordered(&self, target: &Target, rules: &Rules) -> bool {
         // A filter with slices never forgets a key within a slice, except that a cuckoo filter may delete the key when another key is
         // retracted.

@@ -30,7 +30,7 @@ struct KeyState {
     first: Option<FollowedRecord>,
     /// The last emission, unless the key was retracted since then.
     last: Option<FollowedRecord>,
-    /// The slice of the insertion or of the last renewal.
+    /// The slice of the last renewal, or of the insertion if the key was never renewed.
     slice: Option<Slice>,
     emissions: u64,
     retractions: u64,

@@ -1,4 +1,4 @@
-//! The inputs of a state with their committed offsets, and the rules of the state. Never holds keys.
+//! The inputs of a state with their committed offsets, and the rules of the state. Never contains keys.
 
 use super::history::Reading;
 use crate::broker::Note;
@@ -27,8 +27,8 @@ pub(super) struct StateView<'c> {
 }
 
 impl<'c> StateView<'c> {
-    /// Returns the committed offset of each topic incarnation. Leaves out those without a committed offset. Changelog records past these
-    /// offsets do not count, because they were committed after the offsets were requested, or because an offset reset made them void.
+    /// Returns the committed offset of each topic incarnation that has one. Changelog records past these offsets do not count. Either they
+    /// were committed after the offsets were requested, or an offset reset made them void.
     pub(super) fn bounds(&self) -> BTreeMap<String, Offset> {
         self.inputs.iter().filter_map(|input| Some((input.log.clone(), input.committed?))).collect()
     }

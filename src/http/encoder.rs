@@ -68,8 +68,8 @@ impl<'a> Encoder<'a> {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    /// Encodes a histogram. Each bucket has its upper bound and the number of values above the previous bound. The last bucket has the
-    /// bound `f64::MAX`.
+    /// Encodes a histogram. Each bucket consists of its upper bound and the number of values between the previous bound and this bound. The
+    /// last bucket has the bound `f64::MAX`.
     pub(crate) fn buckets(&mut self, name: &str, help: &str, sum: f64, buckets: &[(f64, u64)]) -> Result<(), Error> {
         let count = buckets.iter().map(|(_, count)| count).sum();
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;

@@ -48,7 +48,7 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     };
     encoder.counters("unseen_records_total", "Records by verdict", status.topics.iter().flat_map(verdicts))?;
     let invalid = status.topics.iter().flat_map(|topic| {
-        // Every reason exists from the start, because Prometheus misses the first increase of a new counter.
+        // Report every reason from the start, because Prometheus misses the first increase of a counter that did not exist before.
         Reason::ALL.map(|reason| {
             let count = topic.invalid.get(reason.label()).copied().unwrap_or_default();
             ([("topic", topic.topic.clone()), ("reason", reason.label().to_owned())], count)

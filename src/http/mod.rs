@@ -159,7 +159,7 @@ pub(crate) fn is_of_elsewhere(request: &Request, listen: Option<SocketAddr>) -> 
     is_loopback && host.is_some_and(|host| !is_local(host))
 }
 
-/// True if a host, with or without a port, is this machine.
+/// True if a host, with or without a port, names this machine.
 fn is_local(host: &str) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).map_or(host, |(name, _)| name);
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
@@ -183,8 +183,8 @@ async fn livez(State(view): State<View>) -> Response {
 async fn readyz(State(view): State<View>) -> Response {
     let status = view.status();
     match status.reason {
-        // A partition that cannot be read does not make the process unready, because it processes the other partitions. The response only
-        // reports it.
+        // If one partition cannot be read, the process is still ready, because it processes the other partitions. The response only
+        // mentions the partition.
         None => status.held_back().map_or_else(|| "ready\n".to_owned(), |held_back| format!("ready: {held_back}\n")).into_response(),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response(),
     }

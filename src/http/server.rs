@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 pub(crate) struct Limits {
     /// The option with the address, for the log.
     pub(crate) setting: &'static str,
-    /// Maximum number of connections. A further connection ends the oldest one.
+    /// Maximum number of connections. One more connection ends the oldest one.
     pub(crate) connections: usize,
     /// Maximum age of a connection. An older connection ends after its current response, even if it is in use. If not set, a connection
     /// ends after one request.
@@ -129,7 +129,7 @@ async fn connection(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, ma
     }
 }
 
-/// Serves one request, or, if `max_age` is set, all requests of a persistent connection until its time is over.
+/// Serves one request. If `max_age` is set, serves all requests of a persistent connection until the connection has reached that age.
 async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, max_age: Option<Duration>, end: Receiver<Infallible>) {
     let mut http = http1::Builder::new();
     http.keep_alive(max_age.is_some()).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);

@@ -1,4 +1,4 @@
-//! Requests to the brokers that several parts of `kafka` share.
+//! Broker requests that several modules of `kafka` use.
 //!
 //! Owns the wait for an answer. Must never decide what an answer means for a worker.
 
@@ -22,7 +22,8 @@ pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Resu
     }
 }
 
-/// Returns the partition count of a topic to read, or 0 if the topic does not exist.
+/// Returns the partition count of a topic, or 0 if the topic does not exist. If this user cannot see the topic, the error message asks for
+/// the permission Read.
 pub(super) fn readable_partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, Error> {
     partitions(observer, topic).map_err(|error| match error {
         KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => {
@@ -52,7 +53,7 @@ pub(super) fn block_on<T>(answer: impl Future<Output = Result<T, KafkaError>>) -
     }
 }
 
-/// Returns the result of an admin request that is about exactly one topic.
+/// Returns the result of an admin request for exactly one topic.
 pub(super) fn only(answer: Result<Vec<TopicResult>, KafkaError>) -> Result<(), KafkaError> {
     match answer?.into_iter().next() {
         Some(Err((_, code))) => Err(KafkaError::AdminOp(code)),

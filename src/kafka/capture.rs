@@ -39,9 +39,9 @@ pub struct Wanted {
     pub to: Option<Timestamp>,
     /// In each partition, read only these offsets.
     pub offsets: Option<std::ops::Range<Offset>>,
-    /// The lowest offset to read, by partition.
+    /// The lowest offset to read in each partition.
     pub begin: BTreeMap<i32, Offset>,
-    /// The offset to stop before, by partition.
+    /// The offset to stop before in each partition.
     pub end: BTreeMap<i32, Offset>,
 }
 
@@ -142,11 +142,11 @@ impl Capture {
                 let range = &mut ranges[at];
                 let before = range.left();
                 let next = match message.error() {
-                    // Skip records past the end of the range, which librdkafka prefetched, and records that it returns again after a seek.
+                    // Skip prefetched records past the end of the range, and records that librdkafka returns again after a seek.
                     None if message.offset() < range.next || before == 0 => continue,
                     None => message.offset().saturating_add(1),
-                    // Continue at the reported offset, not at the end of the range: a new leader may not know yet which records are
-                    // committed.
+                    // A new leader may report an end before the end of the range, because it does not know yet which records are committed.
+                    // So continue at the reported offset instead of treating the range as complete.
                     Some((RDKafkaErrorCode::PartitionEOF, _)) => message.offset(),
                     Some((code, reason)) => {
                         seek_back(fetcher.consumer(), range, code)?;
@@ -218,13 +218,14 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
         )));
     }
     fatal(&KafkaError::MessageConsumption(code), &of.topic)?;
-    // librdkafka counts the error as a consumed record, so without this seek, it might skip a record.
+    // librdkafka counts the error as a consumed record, so it could skip a record without this seek.
     consumer
         .seek(&of.topic, of.partition, Position::Offset(*next), Duration::ZERO)
         .map_err(|error| Error::Fatal(format!("librdkafka cannot seek {of} to offset {next}: {error}; run the command again")))
 }
 
-/// Returns an error if the capture cannot continue, or only with a gap. Ignores all other errors, because librdkafka retries after them.
+/// Returns an error if the capture cannot continue, or could continue only by skipping records. Ignores all other errors, because
+/// librdkafka retries after them.
 fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     match error {
         KafkaError::MessageConsumption(code) if is_corrupt(*code) => Err(Error::Fatal(format!(
@@ -240,9 +241,9 @@ fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     }
 }
 
-/// Asks a broker whether the rest of the first unfinished range still exists, because no record has arrived for a while. Returns `true` if
-/// it exists and no fetch has failed: the capture may then be reading aborted records, which consumers do not receive. `timeout` is the
-/// time until the capture gives up. If no time is left, returns an error instead of `false`.
+/// Asks a broker whether the rest of the first unfinished range still exists. Called if no record has arrived for a while. Returns `true`
+/// if the range exists and no fetch has failed. The capture may then be reading aborted records, which consumers do not receive. `timeout`
+/// is the time until the capture gives up. If `timeout` is zero, returns an error instead of `false`.
 fn range_exists(
     consumer: &BaseConsumer<Observer>,
     ranges: &[Range],

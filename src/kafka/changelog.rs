@@ -18,14 +18,14 @@ use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionListElem};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Settings without which an internal topic loses records. The worker itself deletes records that it no longer needs, so the broker must
-/// not delete records by its own retention.
+/// Settings that keep an internal topic from losing records. The worker itself deletes records that it no longer needs, so the broker must
+/// not delete any by its own retention.
 const RETENTION: [(&str, &str); 3] = [("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1")];
 
 /// The setting with which records in a repartition topic keep their original times.
 const TIMES: (&str, &str) = ("message.timestamp.type", "CreateTime");
 
-/// Limits of record times, so large that the broker accepts any time.
+/// Limits on record times. They are so large that the broker accepts any time.
 const LIMITS: [(&str, &str); 2] =
     [("message.timestamp.before.max.ms", "9223372036854775807"), ("message.timestamp.after.max.ms", "9223372036854775807")];
 
@@ -39,8 +39,8 @@ pub(super) const ON_TOPICS: &str = "Create, Read, Write, Delete, and DescribeCon
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Checks the internal topics. If `make` is true, creates missing topics and adds missing partitions to changelogs. If `make` is false,
-/// only lets the brokers validate these requests. `cluster` contains the partition count of each configured topic and gets an entry for
-/// each internal topic and warnings about their settings.
+/// only lets the brokers validate these requests. `cluster` must contain the partition count of each configured topic. This function adds
+/// the partition counts of the internal topics and warnings about their settings.
 ///
 /// # Errors
 /// Returns only errors that a retry may fix, such as a timeout. All other problems are added to `problems`.
@@ -62,7 +62,8 @@ pub(super) fn ensure(
             let message = |problem: &str| format!("{setting}: {problem}; {}", advice(problem));
             match fault {
                 Fault::Problem(problem) => problems.push(Problem { input: topic.input.clone(), message: message(&problem) }),
-                // A retry may succeed, so the advice for a problem does not apply, except for a shortage of files.
+                // Leave out the advice, because a retry may succeed. A shortage of file descriptors is different: the user must raise the
+                // limit.
                 Fault::Transient(problem) if is_short_of_files(&problem) => return Err(Error::Fatal(message(&problem))),
                 Fault::Transient(problem) => return Err(Error::Fatal(format!("{setting}: {problem}"))),
             }
@@ -128,8 +129,8 @@ fn advice(problem: &str) -> &'static str {
     if is_short_of_files(problem) { RAISE_FILES } else { "or set this option to false" }
 }
 
-/// Returns an error message for a failed operation (`what`) on a topic. The message names the required permissions, unless the process has
-/// run out of file descriptors, or the brokers refuse the topic's settings.
+/// Returns an error message for a failed operation (`what`) on a topic. The message names the required permissions. It does not name them
+/// if the process has run out of file descriptors, or if the brokers refuse the topic's settings.
 fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
     let (reason, refuses) = match error {
         KafkaError::AdminOp(code) => (code.to_string(), what == "create" && refuses_settings(*code)),
@@ -160,9 +161,9 @@ fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), 
     }
 }
 
-/// Checks one internal topic. If necessary, creates it or adds partitions to it. Returns the partition count that the topic has or will
-/// have, and a warning about its settings. `keeps` is true for a repartition topic: an existing topic keeps its count even if `wanted`
-/// differs.
+/// Checks one internal topic. If necessary, creates the topic or adds partitions to it. Returns the partition count that the topic has or
+/// will have, and a warning about its settings, if any. `keeps` is true for a repartition topic: if it exists, it keeps its partition
+/// count, even if `wanted` differs.
 fn ensure_one(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -199,7 +200,7 @@ fn ensure_one(
         ("add partitions to", only(block_on(admin.create_partitions([&more], &options))).map(|()| None))
     };
     let refused = match answer {
-        // Another process was faster to create the topic or to add the partitions.
+        // Another process has created the topic or added the partitions first.
         Err(KafkaError::AdminOp(RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions)) => None,
         Err(error) => {
             let kind = if is_refusal(&error) { Fault::Problem } else { Fault::Transient };
@@ -228,8 +229,8 @@ fn ensure_one(
     Ok((found, refused.or(limit)))
 }
 
-/// Creates an internal topic. `send` sends the request. Some managed Kafka services refuse optional settings. If so, creates the topic with
-/// only the settings in [`RETENTION`] and returns the error code of the first request.
+/// Creates an internal topic. `send` sends the request. Some managed Kafka services refuse optional settings. In that case, creates the
+/// topic with only the settings in [`RETENTION`] and returns the error code of the refused request.
 pub(super) fn create_internal(
     name: &str,
     partitions: u32,
@@ -286,14 +287,14 @@ fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Descriptions of an internal topic's settings that differ from the settings that unseen gives a new topic.
+/// The settings of an internal topic that differ from those of a topic that unseen creates. The texts are for the user.
 pub(super) struct WrongSettings {
     /// A setting that deletes or changes records.
     pub(super) problem: Option<String>,
     limit: Option<String>,
 }
 
-/// Describes the first wrong setting of each kind in [`WrongSettings`].
+/// Returns the first setting that deletes or changes records, and the first setting that limits record times.
 pub(super) fn wrong_settings(config: &Config, name: &str) -> Result<WrongSettings, KafkaError> {
     let (admin, options) = admin(config)?;
     let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options))?;

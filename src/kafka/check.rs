@@ -1,4 +1,4 @@
-//! The checks of `unseen check --connect`: those that a worker makes at startup and additional ones.
+//! The checks of `unseen check --connect`: all checks that a worker makes at startup, and some that only this command makes.
 //!
 //! Must never change anything on the cluster, except that `features` creates a temporary topic and deletes it.
 

@@ -20,7 +20,8 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a produced batch in bytes: the brokers' default `max.message.bytes`, minus a margin.
 pub(super) const BATCH_BYTES: usize = 1_000_000;
 
-/// The largest `message.max.bytes` that librdkafka accepts. With this value, only the topic's own limit applies, which the broker enforces.
+/// The largest `message.max.bytes` that librdkafka accepts. With this value, librdkafka does not reject large records, and the broker
+/// enforces the limit of each topic.
 const RECORD_BYTES_MAX: &str = "1000000000";
 
 /// The smallest `fetch.max.bytes` that librdkafka accepts, because it must not be less than the default `message.max.bytes`.
@@ -56,7 +57,8 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
             // 50 MiB.
             ("queued.min.messages", "20000"),
             ("fetch.max.bytes", "8388608"),
-            // With the default of one second, librdkafka cannot keep up with a fast consumer.
+            // librdkafka pauses fetching for this time when its queue is full. With the default of one second, a fast consumer would empty
+            // the queue and then wait.
             ("fetch.queue.backoff.ms", "5"),
         ],
     );
@@ -68,8 +70,8 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
         .set("isolation.level", "read_committed")
         // The worker decides what to do about an offset that no longer exists. A silent reset could skip records.
         .set("auto.offset.reset", "error")
-        // Topics that share a key space wait until all of them have warmed up. A warm-up may end at an offset without a record, so the
-        // worker must learn that it has reached the end of a partition.
+        // Topics that share a key space wait until all of them have warmed up. A warm-up may end at an offset without a record, such as a
+        // transaction marker. Only this event then tells the worker that it has reached the end.
         .set("enable.partition.eof", if config.shares_spaces() { "true" } else { "false" })
         // If topics share a key space, `range` assigns equal partition numbers, and with them the state, to the same member. Static members
         // also need `range`. If a static member is killed between the two rounds of a cooperative rebalance, it rejoins without a
@@ -98,7 +100,7 @@ pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
 }
 
 pub(super) fn capture(config: &Config) -> ClientConfig {
-    // The queue limits the memory of a capture, which consists almost only of prefetched records.
+    // The memory of a capture consists almost only of prefetched records, so limit the queue.
     let defaults = [("fetch.max.bytes", "8388608"), ("queued.max.messages.kbytes", "32768"), ("fetch.wait.max.ms", "50")];
     reader(config, "read_committed", &defaults)
 }
@@ -202,8 +204,8 @@ fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
     client
 }
 
-/// Checks that librdkafka accepts each of the configured properties and then that they fit together. Creates a consumer and a producer as
-/// `run` does, but without a broker to connect to.
+/// Checks that librdkafka accepts each configured property, and then that the properties are valid together. Creates a consumer and a
+/// producer as `run` does, but without a broker to connect to.
 ///
 /// # Errors
 /// Returns an [`Error::Property`] for each rejected property, or one for an invalid combination.
@@ -293,7 +295,7 @@ mod tests {
         for name in ["queue.buffering.max.ms", "linger.ms"] {
             let config = config(&format!("\"{name}\" = 77"));
             for _ in 0..50 {
-                // librdkafka applies the properties in the map's order, which varies.
+                // librdkafka applies the properties in the order of a hash map, which varies, so one attempt could succeed by chance.
                 let native = producer(&config, "a", 4, BATCH_BYTES, None).create_native_config().unwrap();
                 assert_eq!(native.get("linger.ms").unwrap(), "77", "{name}");
             }

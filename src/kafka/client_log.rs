@@ -23,8 +23,8 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
 pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
     login.renew_rejected(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), reason);
     let advice = error.rdkafka_error_code().and_then(|code| login.advise(code, reason));
-    // If all brokers are down, the reason contains their number, which changes often. Each change would look like a new error and would be
-    // logged.
+    // If all brokers are down, the reason contains the number of brokers, which changes often. Leave out the reason, or each change would
+    // be logged as a new error.
     let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
     let error_text = format!("{error} {}", if all_down { "" } else { essence(reason) });
     throttle::report(

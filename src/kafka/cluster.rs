@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Bytes of a topic's `max.message.bytes` that are reserved for the header of a batch.
 const BATCH_OVERHEAD: usize = 512;
 
-/// The number of topics above which one request for all topics of the cluster replaces one request per topic.
+/// The number of topics above which one request for all topics of the cluster replaces a separate request for each topic.
 const TOPICS_MANY: usize = 20;
 
 /// The timeout of a metadata request, after which a broker counts as not answering.
@@ -51,8 +51,8 @@ pub fn topics(config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<Strin
     list(config, true, stop, &|message| tracing::warn!("{message}"))
 }
 
-/// Does the same as `topics` but passes progress messages to `report`. If `is_worker` is false, does not wait if the user must fix a
-/// problem, such as a rejected login.
+/// Does the same as `topics` but passes progress messages to `report`. If `is_worker` is false, fails immediately instead of waiting if the
+/// user must fix a problem, such as a rejected login.
 pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<BTreeSet<String>, Error> {
     let observer = client::observe(config, &client::observer(&config.kafka))?;
     wait(&observer, config, is_worker, stop, report)?;
@@ -67,7 +67,7 @@ pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
 #[must_use]
 pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
     let Ok(observer) = client::observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
-    // `ask` returns a reason if no broker answers. Nothing is then known about the topics.
+    // `ask` returns a reason if no broker answers. It is then unknown which topics exist.
     if ask(&observer, config).is_some() {
         return Vec::new();
     }
@@ -122,8 +122,8 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
         };
         problems.push(Problem { input: input.input.clone(), message: problem });
     }
-    // If this user lacks a permission on a topic that matches a pattern, report the topic as a problem, so that it can be left out. In a
-    // running worker, the missing permission would stop all topics.
+    // If this user lacks a permission on a topic that matches a pattern, report a problem, so that only this topic is left out. If a worker
+    // read the topic anyway, the missing permission would stop all topics.
     let matched: Vec<_> = named_topics(config).into_iter().filter(|named| config.is_matched(named.input)).collect();
     if !matched.is_empty() {
         problems.extend(denied(observer, &matched));
@@ -216,7 +216,7 @@ pub(super) fn named_topics(config: &Config) -> Vec<NamedTopic<'_>> {
     named_topics
 }
 
-/// Returns a problem for each permission on a named topic that this user lacks. Returns no problems if the brokers do not report
+/// Returns a problem for each permission on a named topic that this user lacks. Returns an empty list if the brokers do not report
 /// permissions.
 pub(super) fn denied(observer: &BaseConsumer<Observer>, all: &[NamedTopic<'_>]) -> Vec<Problem> {
     let names: Vec<_> = all.iter().map(|named| named.topic).collect::<BTreeSet<_>>().into_iter().collect();
@@ -247,8 +247,8 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<Problem>) 
             if topic.window.length_ms().is_none() {
                 report(problem);
             } else if !topic.repartition {
-                // Only a warning, because partitions can be added at any time, and `at_max_memory` sets what happens if the memory does not
-                // suffice.
+                // This is only a warning. More partitions can reduce the memory per partition at any time, and `at_max_memory` sets what
+                // the worker does if its memory does not suffice.
                 cluster.warnings.push(problem);
             }
         }
@@ -274,7 +274,7 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<Problem>) 
 /// not report their limits.
 fn batch_bytes(config: &Config) -> usize {
     let Ok((admin, options)) = admin(config) else { return BATCH_BYTES };
-    // A set, because brokers return nothing if the request contains a topic twice.
+    // Use a set, because brokers return nothing if the request contains a topic twice.
     let names: BTreeSet<_> = config.topics.iter().flat_map(Topic::outputs).map(|(_, name)| name).collect();
     if names.is_empty() {
         return BATCH_BYTES;

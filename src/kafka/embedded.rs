@@ -121,7 +121,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Returns the key of the next record. Returns `None` if no record with a key arrives within `timeout`, or if reading fails.
+    /// Returns the key of the next record. Returns `None` if no record arrives within `timeout`, if the record has no key, or if reading
+    /// fails.
     #[must_use]
     pub fn read(&self, timeout: Duration) -> Option<Vec<u8>> {
         self.consumer.poll(timeout)?.ok()?.key().map(<[u8]>::to_vec)

@@ -21,7 +21,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Timeout of a request. The first transaction of a cluster takes the brokers some seconds.
+/// Timeout of a request. The brokers need several seconds for the first transaction of a cluster.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -32,7 +32,7 @@ const COMMITTED: &str = "committed";
 
 const HEADER: (&str, &str) = ("unseen-check", "1");
 
-/// Age of the test records in milliseconds. A record that arrives with a recent time shows that the brokers do not keep timestamps.
+/// Age of the test records in milliseconds. If a record arrives with a recent time, the brokers do not keep timestamps.
 const AGE_MS: Timestamp = 3_600_000;
 
 /// The findings of `unseen check --connect`.
@@ -121,7 +121,7 @@ impl From<&str> for Failure {
 }
 
 impl Failure {
-    /// Returns the reason and what to do: grant the missing permission, or else follow the advice in `otherwise`.
+    /// Returns the reason for the failure, and advice: to grant the missing permission, or `otherwise` if no permission is missing.
     fn advise(&self, group: &str, otherwise: &str) -> String {
         match self.permission {
             Some(right @ "Read on group") => format!("{}; give this user {right} {group:?}", self.reason),
@@ -310,7 +310,7 @@ impl<'c> Trial<'c> {
         }
     }
 
-    /// Aborts a transaction with a record and an offset and commits one with another record.
+    /// Aborts a transaction that contains a record and an offset, and then commits a transaction that contains another record.
     fn transact(&self, time: Timestamp, outcome: &mut Outcome) -> Result<(), KafkaError> {
         self.producer.begin_transaction()?;
         self.write(ABORTED, time)?;

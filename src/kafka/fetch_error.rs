@@ -15,11 +15,11 @@ use std::time::Duration;
 /// Maximum number of events to handle before the next fetch. Most events are log lines.
 const EVENTS_MAX: usize = 1000;
 
-/// Handles the events in the consumer's own queue and returns an entry for each event: the error, if the event is one.
+/// Polls the consumer's own queue for events. Yields the error for each event that is an error, and `None` for each other event.
 pub(super) fn events<C: ConsumerContext + 'static>(fetcher: &Fetcher<C>) -> impl Iterator<Item = Result<Option<KafkaError>, Error>> {
     let mut is_first = true;
     let poll = move || match fetcher.consumer().poll(Duration::ZERO) {
-        // Skipping the record is not an option, because its key would be lost.
+        // Records must arrive in the record queue. Do not skip this record, because its key would be lost.
         Some(Ok(message)) => {
             let (topic, partition) = (message.topic(), message.partition());
             let message = format!("a record of {topic}[{partition}] arrived through the consumer's own queue; please report this as a bug");

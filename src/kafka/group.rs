@@ -16,7 +16,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The maximum number of librdkafka's events to search for the reason of a failed request.
+/// The maximum number of librdkafka events to search for the cause of a failed request.
 const EVENTS_MAX: usize = 1000;
 
 pub struct GroupView {
@@ -62,7 +62,7 @@ impl GroupView {
         answer.map_err(|error| self.denied().unwrap_or(error))
     }
 
-    /// Returns an error if the brokers have denied access to the group. The failed request does not show this: it only times out, because
+    /// Returns an error if the brokers have denied access to the group. The failed request itself reports only a timeout, because
     /// librdkafka keeps looking for the group's coordinator.
     fn denied(&self) -> Option<Error> {
         let is_denied =

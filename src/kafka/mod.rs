@@ -53,7 +53,7 @@ pub struct KafkaBroker {
 }
 
 impl KafkaBroker {
-    /// Creates an implementation whose producers note in `stats` when a broker responds.
+    /// Creates a [`Broker`] that records in `stats` when a broker responds to one of its producers.
     #[must_use]
     pub const fn new(stats: Arc<Stats>) -> Self {
         Self { stats }

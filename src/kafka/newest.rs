@@ -16,7 +16,8 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// The number of offsets to read at the end of a partition. One would not be enough, because the last offsets may be transaction markers.
+/// The number of offsets to read at the end of a partition. A single offset would not be enough, because the last offsets may be
+/// transaction markers.
 const TAIL: i64 = 16;
 
 /// Time limit for reading all topics.
@@ -24,8 +25,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns a warning for each topic whose newest records do not move its window or move it too slowly. Checks only topics whose keys expire
-/// by Kafka's timestamps, not by the option `time` or by count.
+/// Returns a warning for each topic whose newest records have times that do not move the window or move it too slowly. Checks only topics
+/// whose keys expire by Kafka's timestamps. Skips topics with the option `time` and topics whose keys expire by count.
 pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
     let deadline = Instant::now() + TIMEOUT;
     let timed = config.topics.iter().filter(|topic| topic.forgets_by_time() && topic.time.is_none());

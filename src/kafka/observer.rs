@@ -41,7 +41,7 @@ impl Observer {
     fn complain(&self, code: RDKafkaErrorCode, reason: &str) {
         let advice = self.login.advise(code, reason);
         let mut complaint = self.lock();
-        // An error with a remedy is not replaced by its consequences, such as "1/1 brokers are down".
+        // Keep an error with advice. Its consequences, such as "1/1 brokers are down", must not replace it.
         let says_more = complaint.advice.is_none() && code != RDKafkaErrorCode::AllBrokersDown;
         if advice.is_some() || says_more || complaint.reason.is_empty() {
             *complaint = Complaint { reason: essence(reason).to_owned(), advice };

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of failures to keep. The worker retries all records and learns about further failures in the next attempt.
+/// Maximum number of failures to keep. The worker retries all records, so it learns about further failures in the next attempt.
 const FAILURES_MAX: usize = 10_000;
 
 /// The start of librdkafka's message for a record that failed because another record of its batch was rejected.
@@ -71,8 +71,8 @@ impl Reports for Context {
         let is_bystander = code == RDKafkaErrorCode::InvalidDifferentRecord || reason.starts_with(BYSTANDER);
         let error = if is_bystander { ErrorCode::OtherRecord } else { error_code(code) };
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        // If a record fails, other records of its batch and all queued records fail with it. The failure of such a record is kept only if
-        // it is the first, so that these failures do not crowd out their cause.
+        // If a record fails, the other records of its batch and all queued records fail with it. Keep such a failure only if the list is
+        // empty, so that these failures do not crowd out their cause.
         let follows = matches!(error, ErrorCode::OtherRecord | ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !follows {
             failures.push(DeliveryFailure {

@@ -21,7 +21,7 @@ const NO_GSSAPI: &str = "sasl.mechanism: GSSAPI (Kerberos) is not supported, bec
 /// Properties that contain a file name. Their values are not shown, because a user may have put the key itself there.
 const FILES: [&str; 5] = ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"];
 
-/// The part of librdkafka's message that shows that a broker rejects the user's credentials, which may be a token.
+/// The text in librdkafka's message if a broker rejects the user's credentials, such as a token.
 const REJECTED: &str = "SASL authentication error: ";
 
 /// The login settings, without the password. `Debug` shows no secret.
@@ -119,7 +119,7 @@ pub(super) fn is_distrust(reason: &str) -> bool {
     reason.contains("certificate verify failed") || reason.contains("Failed to verify broker certificate")
 }
 
-/// Returns advice for a broker's certificate that is not trusted. `name` is true if only the name in the certificate is wrong.
+/// Returns advice for a broker certificate that this client does not trust. `name` is true if only the name in the certificate is wrong.
 pub(super) const fn advise_trust(name: bool) -> &'static str {
     if name {
         "the broker's certificate is for a different name; use names from the certificate in kafka.bootstrap_servers and in the broker's advertised.listeners"

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Timeout of a request for a partition's last stable offset. Records wait for the answer.
+/// Timeout of a request for a partition's last stable offset. The timeout is short, because records wait for the answer.
 const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct Source {
@@ -56,7 +56,7 @@ impl ConsumerContext for Context {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, event: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
         let assigned = event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         if self.closing.load(Ordering::Relaxed) {
-            // The worker no longer answers rebalances.
+            // The worker no longer answers rebalances, so release the partitions here.
             let _ = if cooperative(consumer) { consumer.incremental_unassign(partitions) } else { consumer.unassign() };
             return;
         }
@@ -108,7 +108,7 @@ impl Source {
             let Some((code, reason)) = message.error() else { return !follows_error };
             let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
             if code == RDKafkaErrorCode::PartitionEOF {
-                // After an error, records are missing, so the worker has not read everything up to this end.
+                // Do not report this end after an error. Records are missing, so the worker has not read everything up to the end.
                 ends.extend((!follows_error).then(|| (partition, message.offset())));
                 return false;
             }
@@ -192,7 +192,7 @@ impl GroupConsumer for Source {
             consumer.incremental_assign(&list).map_err(|error| failed(&error))?;
         } else {
             consumer.assign(&list).map_err(|error| failed(&error))?;
-            // The eager protocol replaces the whole assignment.
+            // In the eager protocol, this call has replaced the whole assignment, so forward no other partitions.
             self.fetcher.retain(|partition| assigned().any(|assigned| assigned == partition));
         }
         self.errored.borrow_mut().forget(|partition| assigned().any(|assigned| assigned == partition));
@@ -315,8 +315,8 @@ impl GroupConsumer for Source {
 
     fn close(self) {
         self.consumer().context().closing.store(true, Ordering::Relaxed);
-        // librdkafka waits until the queued rebalances are answered. When the consumer is dropped, librdkafka revokes the partitions that
-        // are still assigned.
+        // Answer the queued rebalances, because librdkafka waits for these answers when it closes. When the consumer is dropped, librdkafka
+        // revokes the partitions that are still assigned.
         while let Some(rebalance) = self.next_rebalance() {
             if let Err(error) = self.decline(&rebalance) {
                 tracing::debug!(error = %error, "could not answer the group's last rebalance");
@@ -333,7 +333,7 @@ pub(super) fn committed<C: ConsumerContext>(
     what: &str,
 ) -> Result<Vec<Committed>, Error> {
     if partitions.is_empty() {
-        // This case is common, because many rebalances assign no new partitions.
+        // Many rebalances assign no new partitions, so skip the request.
         return Ok(Vec::new());
     }
     let asked = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
@@ -349,7 +349,7 @@ pub(super) fn committed<C: ConsumerContext>(
         .collect()
 }
 
-/// Looks up the first offset whose record has this time or a later one, per partition. `None` if there is no such record.
+/// Returns the first offset in each partition whose record has this time or a later time. `None` if a partition has no such record.
 pub(super) fn offsets_at<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &[TopicPartition],

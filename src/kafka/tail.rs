@@ -1,4 +1,4 @@
-//! Continuous reading of many changelog partitions.
+//! Reads many changelog partitions continuously.
 //!
 //! Owns the position in each partition. Must never interpret a record, join a group, or write.
 

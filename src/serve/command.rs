@@ -8,7 +8,7 @@ use crate::follower::{Space, Unavailable};
 use crate::key::LookupError;
 use std::ops::{Range, RangeInclusive};
 
-/// The maximum length of a name in bytes. A name's parts are hashed again for each item of a command, so long names are slow.
+/// The maximum length of a name in bytes. A command hashes the key parts in its name again for each item, so long names are slow.
 const NAME_BYTES_MAX: usize = 1024;
 /// An error code and an error message.
 pub(super) type Refusal = (&'static str, String);

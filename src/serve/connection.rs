@@ -146,7 +146,8 @@ impl Connection {
         let Some(deadline) = self.password_due.into_iter().chain(self.command_due).min() else {
             return self.read(stream, stop).await;
         };
-        // `timeout_at` polls the read before the timer, so a client that always has more bytes ready would never time out.
+        // Check the deadline here, because `timeout_at` polls the read before the timer. A client that always has more bytes ready would
+        // never time out.
         if deadline <= Instant::now() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -230,7 +231,7 @@ impl Connection {
         if self.answers.bytes.is_empty() {
             return Ok(());
         }
-        // Usually, the system accepts all bytes immediately, and no timer is needed.
+        // Try to write without a timer first, because the system usually accepts all bytes immediately.
         let bytes = &self.answers.bytes;
         let at_once = poll_fn(|context| match Pin::new(&mut *stream).poll_write(context, bytes) {
             Poll::Ready(written) => Poll::Ready(written.map(Some)),
@@ -246,7 +247,7 @@ impl Connection {
             }
             rest = &rest[written..];
         }
-        // With TLS, some bytes may still be buffered. Usually, a flush sends them immediately, and no timer is needed.
+        // With TLS, some bytes may still be buffered. Try to flush without a timer first, because a flush usually sends them immediately.
         let flushed = poll_fn(|context| Poll::Ready(Pin::new(&mut *stream).poll_flush(context))).await;
         match flushed {
             Poll::Ready(done) => done?,
@@ -281,7 +282,7 @@ mod tests {
         Server::new(&config, Follower::without_brokers(&config)).unwrap()
     }
 
-    /// Returns the answers to `bytes`, and true if the other client of the thread was still being served by then.
+    /// Serves a client that sends `bytes`. Returns its answers, and true if it finished before the other client of the thread.
     async fn answered(server: std::sync::Arc<Server>, bytes: &[u8], other: Rc<Cell<bool>>, done: Rc<Cell<bool>>) -> (Vec<u8>, bool) {
         let (mut client, stream) = duplex(64 << 20);
         client.write_all(bytes).await.unwrap();

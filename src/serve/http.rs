@@ -34,7 +34,7 @@ use tokio::net::TcpListener;
 const BODY_BYTES_MAX: usize = 2 << 20;
 /// The maximum number of keys per request and of parts per key.
 const KEYS_MAX: usize = 1 << 16;
-/// The maximum number of keys per lookup. A key may have 16 fingerprints, which use 50 bytes each.
+/// The maximum number of keys per lookup. A key can have 16 fingerprints, which use 50 bytes each.
 const BATCH_KEYS: usize = 1 << 12;
 /// The maximum number of connections that accept requests. In addition, a quarter of this number may be closing. If all of them hold a body
 /// of the maximum size, the bodies use 640 MiB. `Server::lookups` limits the additional memory for lookups.
@@ -44,8 +44,8 @@ const NO_NULL: &str = "a part is null; for a null field, use the string \"null\"
 
 #[derive(Debug, Deserialize)]
 struct ContainsRequest<'q> {
-    /// The keys. Each key is a list of its parts, or its only part. A part is a JSON value. A string also matches the number with the same
-    /// text.
+    /// The keys. Each key is a list of its parts. A key with only one part can also be the part itself. A part is a JSON value. A string
+    /// also matches the number with the same text.
     #[serde(borrow)]
     keys: Values<'q>,
 }
@@ -116,7 +116,7 @@ fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/api/v1/spaces", get(spaces))
         .route("/api/v1/spaces/{space}/contains", post(contains))
-        // This check comes before the request body is read.
+        // `admit` runs before the request body is read, so that clients without the password cannot fill memory with bodies.
         .layer(from_fn_with_state(Arc::clone(&server), admit))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -164,7 +164,7 @@ async fn contains(State(server): State<Arc<Server>>, Path(space): Path<String>, 
     let Ok(permit) = Arc::clone(&server.lookups).acquire_owned().await else {
         return problem(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping");
     };
-    // A lookup of many keys is slow, and this thread also accepts clients.
+    // Use another thread, because a lookup of many keys is slow, and this thread also accepts clients.
     let answer = tokio::task::spawn_blocking(move || {
         // The lookup continues even if the client disconnects, so the permit is held until the lookup ends.
         let _permit = permit;

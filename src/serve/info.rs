@@ -11,8 +11,8 @@ use crate::runtime;
 use crate::stats::get;
 use std::fmt::Write as _;
 
-/// The name, the number of arguments including the name (negative if it is the minimum), and the positions of key space names among the
-/// arguments: first, last, step.
+/// The name of each command, its number of arguments including the name (negative if it is a minimum), and the positions of the arguments
+/// that name key spaces: first, last, step.
 const COMMANDS: [(&str, i64, [i64; 3]); 37] = [
     ("auth", -2, [0, 0, 0]),
     ("bf.add", 3, [1, 1, 1]),

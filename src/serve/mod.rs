@@ -152,7 +152,7 @@ impl Server {
         }
         let deadline = tokio::time::Instant::now() + self.shutdown_timeout;
         self.is_stopping.store(true, Ordering::Relaxed);
-        // A thread without a sender gets no more clients and ends with its last connection.
+        // A thread without a sender gets no more clients. It ends when its last connection ends.
         drop((redis, senders));
         let all_ended = async {
             ended.recv().await;
@@ -200,7 +200,7 @@ impl Server {
         }
     }
 
-    /// Starts a thread that serves the clients sent to it. The thread holds `running` until it ends.
+    /// Starts a thread that serves the clients sent to it. The thread holds `running` until it ends, so that `serve` can wait for its end.
     fn thread(server: &Arc<Self>, number: usize, running: Sender<Infallible>) -> UnboundedSender<TcpStream> {
         let (sender, clients) = unbounded_channel();
         let server = Arc::clone(server);
@@ -234,8 +234,8 @@ impl Server {
             add(&self.stats.accepted, 1);
             if get(&self.stats.connections) >= self.max_connections as u64 {
                 add(&self.stats.rejected, 1);
-                // A client that expects TLS could not read a plaintext error. The write bypasses Tokio, which does not know yet that the
-                // socket is writable.
+                // Send the error only without TLS, because a client that expects TLS could not read it. Bypass Tokio, which does not know
+                // yet that the socket is writable.
                 if self.tls.is_none()
                     && let Ok(mut client) = client.into_std()
                 {

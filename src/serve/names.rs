@@ -53,7 +53,7 @@ impl<'n> Iterator for Parts<'n> {
     }
 }
 
-/// The texts of all parts of a key: those of the name, and the item.
+/// The texts of all parts of a key: the parts in the name, followed by the item.
 #[derive(Clone, Debug)]
 pub(super) struct Texts<'n> {
     parts: Parts<'n>,

@@ -8,7 +8,7 @@ use super::names::Texts;
 use super::resp::Answers;
 use crate::follower::{Answer, Query};
 
-/// The pending lookups of consecutive commands. One batch takes a fraction of the time of single lookups.
+/// The pending lookups of consecutive commands. One batch takes a fraction of the time that single lookups take.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     query: Query,

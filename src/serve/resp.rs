@@ -43,8 +43,8 @@ pub(super) struct Parser {
 }
 
 impl Parser {
-    /// Continues to parse a command after more bytes may have arrived. Returns the size of the command once it is complete. Its arguments
-    /// are then in [`Parser::parts`]. A command without arguments is ignored.
+    /// Parses as much of a command as has arrived. Returns the size of the command once it is complete. Its arguments are then in
+    /// [`Parser::parts`]. Callers ignore a command without arguments.
     pub(super) fn parse(&mut self, command: &[u8], is_authenticated: bool) -> Result<Option<usize>, ProtocolError> {
         let limits = if is_authenticated { AUTHENTICATED } else { UNAUTHENTICATED };
         let mut left = match self.left {
@@ -130,8 +130,8 @@ impl Parser {
     }
 }
 
-/// Returns the number in the line at `at` that starts with `kind`, and the position of the next line. Returns `None` unless the line is
-/// short and complete. The caller then calls [`line()`].
+/// Parses a complete line at `at` that consists of `kind` and one or two digits, which is the most common case. Returns the number and the
+/// position of the next line. If this function returns `None`, the caller uses [`line()`].
 #[inline]
 fn short(command: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
     match *command.get(at..)? {

@@ -117,7 +117,7 @@ async fn items_too_large_for_an_output_topic_are_not_written() {
 
 #[tokio::test]
 async fn commands_of_a_transaction_are_limited_by_the_memory_that_they_take() {
-    // Short commands and short arguments use the most memory per byte that is sent.
+    // Short commands, and commands with many short arguments, use the most memory per byte that is sent.
     let (server, long) = (server(""), format!("PING{}\r\n", " x".repeat(1000)));
     for (command, most) in [("X\r\n", 8_000), (&long, 100)] {
         let client = connect(&server);

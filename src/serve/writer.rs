@@ -1,4 +1,4 @@
-//! Writes for clients: the record for a key and the keys whose records are in flight.
+//! Writes records for clients: builds the record for a key and tracks the keys whose records are in flight.
 //!
 //! Must never change a state: the worker judges the record like any other input record. Must never write a record from which the worker
 //! cannot extract the requested key. With `on_invalid = "fail"`, a single such record stops every worker.
@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 
-/// The longest time for which a key counts as in flight. If the key is still unseen after that time, the worker may be stopped, or the key
-/// may have been retracted.
+/// The longest time for which a key counts as in flight. If the key is still unseen after that time, probably no worker is running, or the
+/// key was retracted.
 const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
 /// The maximum number of keys in flight. If there are more, the oldest keys no longer count as in flight.
 const IN_FLIGHT_KEYS_MAX: usize = 1 << 20;
@@ -101,11 +101,11 @@ impl Writer {
             return Ok(Write { item, mark: None, is_in_flight: self.lock().end(item), written });
         }
         if is_known {
-            // The mark of another write stays. Otherwise, a client that looked the key up before the commit and writes the key later would
-            // also be told that it was first.
+            // Leave the key in flight if another write has put it there. A client that looked up the key before the commit may write it
+            // only now. If the key were no longer in flight, that client would also be told that it was first.
             return Ok(Write { item, mark: None, is_in_flight: false, written: self.producer.write(record)? });
         }
-        // The mark is set before the write, so that only one of two concurrent clients is told that it was first.
+        // Put the key in flight before the write, so that only one of two concurrent clients is told that it was first.
         let now = Instant::now();
         let mark = self.lock().begin(item, now, input.timeout).then_some(now);
         let written = self.producer.write(record).inspect_err(|_| self.lock().unmark(item, mark))?;
@@ -167,7 +167,7 @@ impl Input {
     /// written to.
     fn of(config: &Config, space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Result<Self, String> {
         let input = |topic: &&Topic| match config.rules(&topic.input).nth(1) {
-            // Another entry of the input may select the record.
+            // Another entry of the input could select the record.
             Some(_) => Err(format!("{:?} has several entries; only topics with one entry can be written to", topic.input)),
             None => Self::new(topic, partitioner),
         };
@@ -201,8 +201,8 @@ impl Input {
             has_random_empty_key: !topic.repartition && partitioner == Some(Partitioner::Crc32),
             timeout: window.map_or(IN_FLIGHT_MAX, |window| window.min(IN_FLIGHT_MAX)),
         };
-        // Build a record from sample texts, to check if a record can represent a key of this topic. The texts differ, so that no parts are
-        // confused.
+        // Build a record from sample texts to check that a record can represent a key of this topic. Each part has a different text, so
+        // that the check notices swapped parts.
         let texts: Vec<_> = (0..parts.len()).map(|number| number.to_string()).collect();
         input.record(&texts.iter().map(String::as_bytes).collect::<Vec<_>>(), false)?;
         Ok(input)
@@ -214,8 +214,8 @@ impl Input {
         let found = self.topic.key.fingerprints_of_texts(texts.iter().copied(), &mut Scratch::default(), &mut fingerprints);
         found.map_err(|error| error.to_string())?;
         let fingerprint = *fingerprints.first().ok_or("no record has such a key")?;
-        // A stand-in for the record key, if it is not part of the key. Each key gets a different one, because a compacted topic keeps only
-        // one record per record key.
+        // If the record key is not a part of the key, this stand-in becomes the record key. Each key gets a different stand-in, because a
+        // compacted topic keeps only one record per record key.
         let stand_in = format!("{:032x}", fingerprint.0).into_bytes();
         let mut record = NewRecord { topic: &self.topic.input, key: stand_in.into(), value: b"", headers: Vec::new() };
         for (part, &text) in self.topic.key.parts().iter().zip(texts) {

@@ -38,7 +38,7 @@ const ITEMS_MAX: usize = 10_000;
 /// `max.message.bytes` is far below the default of 1 MiB. With `on_invalid = "fail"`, a rejected record would stop every worker.
 const ITEM_BYTES_MAX: usize = 32 << 10;
 
-/// The answer of each item's lookup, and the write in progress or the reason why nothing is written.
+/// For each item, the answer of its lookup, and its write in progress or the reason why nothing is written.
 type Begun = Vec<(Answer, Result<Write, String>)>;
 
 /// An answer that waits for its writes.
@@ -102,7 +102,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Returns the index of the first item. Before the items, the command may have options for creating a filter, which are ignored.
+/// Returns the index of the first item. The command may have options for creating a filter before the items. They are ignored.
 fn first_item(command: Command<'_>) -> Result<usize, Refusal> {
     let mut at = 2;
     while at < command.len() && !command.is(at, "ITEMS") {

@@ -1,4 +1,4 @@
-//! Tests which explanations are marked certain: they must match the model. If the changelog is ambiguous, no explanation is certain.
+//! Tests that explanations marked as certain match the model, and that no explanation is certain if the changelog is ambiguous.
 
 use super::*;
 
@@ -33,7 +33,7 @@ proptest! {
     }
 }
 
-/// If `retract` was configured later, a record that would retract now was processed as a normal record.
+/// If `retract` was added to the configuration later, the worker processed a record that would now retract its key as a normal record.
 #[test]
 fn a_retraction_that_did_not_happen_is_uncertain() {
     let arrival = |number, retracts, commits| Arrival { topic: 0, number, after: 1, behind: 0, retracts, commits };

@@ -8,7 +8,7 @@ use crate::format::NoSchemas;
 use crate::key::NoKey;
 use crate::record::Record;
 
-/// Logs a commit of offsets of topic `a` that inserts a key.
+/// Logs a commit that covers a range of offsets of topic `a` and inserts a key.
 fn committed(log: &mut Vec<Vec<u8>>, epoch: i64, (start, end): (Offset, Offset), number: u64) {
     logged(log, epoch, &[Span { topic: "a", start, end }], number, 1_000);
 }
@@ -89,7 +89,7 @@ fn history_with_unlogged_offsets_is_incomplete() {
     assert!(is_whole(&log, &[("a", read(10, None)), ("b", read(0, None))]), "topic b was not read");
     assert!(!is_whole(&log, &[("a", read(10, None)), ("b", read(5, Some(10_000)))]), "topic b was read but not logged");
     assert!(!is_whole(&log, &[("a", read(10, None)), ("b", Reading { first: None, ..read(5, None) })]));
-    // One window later, only records within the window matter.
+    // One window later, unlogged records that have left the window no longer matter.
     logged(&mut log, 1, &[a(10, 20)], 2, 12_000);
     assert!(!is_whole(&log, &[("a", read(20, None)), ("b", read(5, Some(11_000)))]));
     assert!(is_whole(&log, &[("a", read(20, None)), ("b", read(5, Some(10_000)))]));

@@ -22,7 +22,7 @@ const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
 /// The number of contents that each key can have with `Emit::OnChange`.
 const CONTENTS: u64 = 3;
 
-/// Returns the number of a record's key. With `Emit::OnChange`, `CONTENTS` consecutive numbers are contents of the same key.
+/// Returns the number of a record's key. With `Emit::OnChange`, `CONTENTS` consecutive numbers stand for the contents of one key.
 const fn key_number(rules: &Rules, number: u64) -> u64 {
     match rules.emit {
         Emit::First => number,
@@ -41,7 +41,7 @@ struct Arrival {
     number: u64,
     /// Milliseconds since the previous record.
     after: i64,
-    /// Number of milliseconds that the record's own time lags behind.
+    /// Milliseconds by which the record's own time lags behind.
     behind: i64,
     retracts: bool,
     /// True if the transaction ends after this record.
@@ -57,7 +57,7 @@ fn arrivals(topics: usize, retractions: f64) -> impl Strategy<Value = Vec<Arriva
     prop::collection::vec(arrival, 1..160)
 }
 
-/// A processed record, its verdict, and the expected original from an exact window.
+/// A processed record, its verdict, and the record that it duplicates according to an exact window.
 #[derive(Clone, Copy, Debug)]
 struct Judged {
     topic: usize,
@@ -70,7 +70,7 @@ struct Judged {
     repeats: Option<(usize, Offset)>,
 }
 
-/// A topic and an offset.
+/// The index of a topic and an offset.
 type Place = (usize, Offset);
 
 /// Topic, offset, and number of the last emitted record with a key, and the slice of its emission or last renewal.
@@ -184,8 +184,8 @@ impl Live {
         (0..2).map(reading).collect()
     }
 
-    /// Determines the verdict on a record from the changelog starting at `low`, or `None` if the changelog has no commit with the record.
-    /// Also returns the positions of the commit's records with the same key.
+    /// Determines the verdict on a record from the changelog starting at `low`. Returns `None` if the changelog has no commit with the
+    /// record. Also returns the positions of the commit's records with the same key.
     fn judge(&self, judged: &Judged, low: usize) -> Result<Option<(Judgment, Vec<Place>)>, TestCaseError> {
         let rules = *self.dedup.rules();
         let wanted_key = rules.emit.key_of(fingerprint(&rules, judged.number, true));

@@ -1,4 +1,4 @@
-//! Topics as the brokers describe them: the id, which changes if a topic is recreated, and this user's permissions on the topic.
+//! Descriptions of topics by the brokers: the id, which changes if a topic is recreated, and this user's permissions on the topic.
 //!
 //! Owns the request to the brokers. Must never cache the answer, because a topic may be recreated at any time.
 
@@ -76,7 +76,7 @@ pub(in crate::kafka) fn describe_topics<C: ClientContext>(
     timeout: Duration,
 ) -> Result<BTreeMap<String, Described>, RDKafkaErrorCode> {
     let Some(first) = topics.first() else { return Ok(BTreeMap::new()) };
-    // The request goes to the broker that has answered a metadata request, because every broker knows the ids. Without an explicit broker,
+    // Send the request to the broker that has just answered a metadata request. Every broker knows the ids, but without an explicit broker,
     // librdkafka would wait for the controller.
     let code = |error: KafkaError| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
     let broker = client.fetch_metadata(Some(first), timeout).map_err(code)?.orig_broker_id();
@@ -102,7 +102,7 @@ pub(in crate::kafka) fn describe_topics<C: ClientContext>(
         TransactionError::check(error).map_err(|error| error.code)?;
         let queue = Queue::new(rd::rd_kafka_queue_new(client)).ok_or(RDKafkaErrorCode::Fail)?;
         rd::rd_kafka_DescribeTopics(client, asked.ptr(), options.ptr(), queue.ptr());
-        // librdkafka always answers in time, with an error if the brokers did not respond.
+        // librdkafka answers within `timeout`, even if the brokers do not respond. The answer is then an error.
         let answer = Owned::new(rd::rd_kafka_queue_poll(queue.ptr(), millis(timeout * 2)), rd::rd_kafka_event_destroy)
             .map_err(|_| RDKafkaErrorCode::OperationTimedOut)?;
         let code: RDKafkaErrorCode = rd::rd_kafka_event_error(answer.ptr()).into();

@@ -1,7 +1,7 @@
 //! A consumer that returns records in batches.
 //!
-//! Owns the consumer and a separate queue for the records of its partitions. All other events stay in the consumer's own queue. This
-//! matters most for rebalances: if librdkafka's batch call finds a rebalance in a queue, librdkafka answers the rebalance by itself. Must
+//! Owns the consumer and a separate queue for the records of its partitions. All other events stay in the consumer's own queue. Above all,
+//! rebalances must stay there: if librdkafka's batch call finds a rebalance in its queue, librdkafka answers the rebalance by itself. Must
 //! never lose a record between the two queues.
 
 use super::login::LoggedIn;
@@ -18,8 +18,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Interval at which partitions are forwarded to the record queue again, because librdkafka undoes the forwarding when it stops fetching a
-/// partition. A seek also stops fetching, but only some time after the call has returned.
+/// Interval at which partitions are forwarded to the record queue again. librdkafka undoes the forwarding when it stops fetching a
+/// partition. A seek also stops fetching, but only some time after the call has returned, so forwarding once after each seek would not
+/// suffice.
 const FORWARD_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A consumer and its record queue. Fields are dropped in their order. The consumer must be the last field, because the queues belong to
@@ -33,7 +34,7 @@ pub(in crate::kafka) struct Fetcher<C: ConsumerContext + 'static> {
     consumer: LoggedIn<BaseConsumer<C>>,
 }
 
-/// The queue of a partition. Dropping it ends the forwarding.
+/// A partition's queue, which is forwarded to the record queue until this value is dropped.
 struct Partition {
     of: TopicPartition,
     queue: Queue,
@@ -98,7 +99,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
         if self.take_many(count, Duration::ZERO, into) > 0 || self.has_events() {
             return;
         }
-        // Wait for one message only, because librdkafka would wait until it has all requested messages.
+        // Wait for only one message. If this call asked for more messages, librdkafka would wait until all of them have arrived.
         if self.take_many(count.min(1), wait, into) > 0 {
             self.take_many(count - 1, Duration::ZERO, into);
         }
@@ -152,7 +153,8 @@ impl<C: ConsumerContext + 'static> Drop for Fetcher<C> {
     }
 }
 
-/// A copy of a consumer's group metadata. A producer sends it with the offsets of a transaction, so that brokers can check the membership.
+/// A copy of a consumer's group metadata. A producer sends it with the offsets of a transaction, so that brokers can check that the
+/// consumer is a member of the group.
 pub struct GroupMetadata(NonNull<rd::rd_kafka_consumer_group_metadata_t>);
 
 // SAFETY: the copy belongs to no client and no thread and is only read.

@@ -1,4 +1,4 @@
-//! A producer that reports failed records, and the offsets of records with a certain tag.
+//! A producer that reports failed records and the offsets of records with a certain tag.
 //!
 //! Owns the client, its topic handles, and its event queue. Must never drop a record silently.
 
@@ -18,7 +18,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::time::{Duration, Instant};
 
-/// The longest wait within a flush before events are handled.
+/// The longest time that a flush waits before it handles events.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const EVENTS_MAX: usize = 10_000;
 /// Timeout of a request for a topic's partitions. The timeout is short, because each attempt to write to an unknown partition repeats the
@@ -36,10 +36,10 @@ pub(in crate::kafka) trait Reports: ClientContext {
     fn failed(&self, undelivered: &Undelivered<'_>);
     /// Called when a broker answered a request, except for requests that set up a connection.
     fn answered(&self);
-    /// Called when a request in [`OF_ONE_TRANSACTION`] was sent to a broker.
+    /// Called when a request with an API key in [`OF_ONE_TRANSACTION`] was sent to a broker.
     fn request_sent(&self);
-    /// Called when a broker answered a request in [`OF_ONE_TRANSACTION`]. librdkafka reports each answer twice: when the answer arrives,
-    /// and when librdkafka handles the answer.
+    /// Called when a broker answered a request with an API key in [`OF_ONE_TRANSACTION`]. librdkafka reports each answer twice: when the
+    /// answer arrives, and when librdkafka handles the answer.
     fn request_answered(&self);
 }
 
@@ -214,8 +214,8 @@ impl<C: Reports> Producer<C> {
                 let (code, reason) = unsafe { (rd::rd_kafka_event_error(event), text(rd::rd_kafka_event_error_string(event))) };
                 context.error(KafkaError::Global(code.into()), reason.trim());
             }
-            // Delivery reports need no handling here, because `acknowledged` has handled them. They must be taken from the queue, because
-            // librdkafka counts a record as delivered only then.
+            // `acknowledged` has already handled the delivery reports. They must be taken from the queue anyway, because librdkafka counts
+            // a record as delivered only then.
             _ => {}
         }
     }
@@ -285,7 +285,7 @@ impl<C: Reports> Drop for Producer<C> {
 }
 
 /// Called by librdkafka while it creates a client. Registers callbacks for each request that is sent, each response, and each record that
-/// was written or has failed. The callbacks run on the thread that receives the response. The broker's error message exists only there.
+/// was written or has failed. The callbacks run on the thread that receives the response. Only they can read the broker's error message.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: *const rd::rd_kafka_conf_t,
@@ -305,8 +305,8 @@ unsafe extern "C" fn created<C: Reports>(
 /// reject the login.
 const OF_CONNECTING: [i16; 3] = [17, 18, 36];
 
-/// API keys of requests that would affect the next transaction if they arrived late: `EndTxn` and `TxnOffsetCommit`. In a transaction, at
-/// most one of these requests is unanswered, unless librdkafka sends a request again.
+/// API keys of requests that would affect the next transaction if they arrived late: `EndTxn` and `TxnOffsetCommit`. During a transaction,
+/// at most one such request is unanswered at a time, unless librdkafka sends a request again.
 const OF_ONE_TRANSACTION: [i16; 2] = [26, 28];
 
 unsafe extern "C" fn sent<C: Reports>(
