@@ -90,7 +90,7 @@ pub const fn step(_name: &'static str) -> Result<(), String> {
     Ok(())
 }
 
-/// Marks a fault point like [`point`], at a step that a test can also make fail.
+/// Marks a fault point like [`point`] does, but at a step that a test can also make fail.
 ///
 /// # Errors
 /// Returns an error message if the requested action is `error`. The caller must then behave as if the step had failed.

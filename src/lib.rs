@@ -53,8 +53,8 @@
 //! # Ok::<(), unseen::config::Errors>(())
 //! ```
 //!
-//! `examples/` has programs that use [`dedup`], [`replay`], and `follower`. Modules that this page does not list belong to the command
-//! and its tests. Programs should not use them.
+//! `examples/` has programs that use [`dedup`], [`replay`], and `follower`. Modules that this page does not list belong to the command and
+//! its tests. Programs should not use them.
 
 // The modules are in reading order: each uses only the modules above it, which tests/architecture.rs checks.
 

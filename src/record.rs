@@ -76,7 +76,7 @@ pub struct Record<'a> {
     pub key: Option<&'a [u8]>,
     /// The record value, or `None` for a tombstone.
     pub value: Option<&'a [u8]>,
-    /// Names and values of the headers, in the record's order. A null value is `None`. May be empty if the configuration does not need
+    /// The names and values of the headers, in the record's order. A null value is `None`. May be empty if the configuration does not need
     /// headers.
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],
 }
@@ -165,8 +165,8 @@ impl Reason {
     }
 }
 
-/// An invalid record: the reason, and a message for the person who fixes the producer. [`crate::key::KeySpec::fingerprint`] returns it if a
-/// record has no key.
+/// An invalid record: the reason, and a message for the person who fixes the producer. [`crate::key::KeySpec::fingerprint`] returns this
+/// error if a record has no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Invalid {

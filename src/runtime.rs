@@ -13,12 +13,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 #[cfg(feature = "faults")]
 pub trait Scheduler: Send + Sync {
     fn now(&self) -> Instant;
-    /// The wall clock of the calling thread's process, in milliseconds since the epoch.
+    /// The wall clock of the calling thread's process, in milliseconds since the Unix epoch.
     fn wall_clock(&self) -> Timestamp;
     /// Lets other threads run until this much virtual time has passed.
     fn sleep(&self, time: Duration);
-    /// Lets other threads run until `ready` returns true or the deadline has passed. Returns the last answer of `ready`. Calls `ready` again
-    /// after each notification of `signal`, or, if there is no signal, after each client call of the process.
+    /// Lets other threads run until `ready` returns true or the deadline has passed. Returns the last answer of `ready`. Calls `ready`
+    /// again after each notification of `signal`, or, if there is no signal, after each client call of the process.
     fn wait(&self, deadline: Option<Instant>, signal: Option<usize>, ready: &mut dyn FnMut() -> bool) -> bool;
     fn new_signal(&self) -> usize;
     fn notify(&self, signal: usize);
@@ -43,7 +43,7 @@ thread_local! {
     static SCHEDULER: std::cell::RefCell<Option<Arc<dyn Scheduler>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Adds the calling thread to a simulation or removes it if `scheduler` is `None`.
+/// Adds the calling thread to a simulation. If `scheduler` is `None`, removes the thread from its simulation.
 #[cfg(feature = "faults")]
 pub fn install(scheduler: Option<Arc<dyn Scheduler>>) {
     SCHEDULER.set(scheduler);
@@ -162,8 +162,8 @@ impl Changed {
     }
 }
 
-/// Calls `look` until it returns `Ok` and returns the value. Between two calls, waits until `changed` is notified or until the time in
-/// `Err`, if there is one.
+/// Calls `look` until it returns `Ok` and returns the value. Between two calls, waits until `changed` is notified or, if the `Err` contains
+/// a time, until that time at the latest.
 pub fn wait<S, T>(state: &Mutex<S>, changed: &Changed, mut look: impl FnMut(&mut S) -> Result<T, Option<Instant>>) -> T {
     let locked = || state.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(scheduler) = scheduler() {
@@ -232,7 +232,8 @@ impl Done {
 }
 
 impl Task {
-    /// Registers a new thread with the simulation, if the calling thread is part of one. Must be called before the thread is started.
+    /// Registers a new thread with the simulation, if the calling thread belongs to a simulation. Must be called before the thread is
+    /// started.
     #[must_use]
     pub fn new(name: &str) -> Self {
         #[cfg(not(feature = "faults"))]

@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// equality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The group and the key space. They are compared because two different pairs can result in the same topic name.
+    /// The group and the key space. They are compared because two different pairs of group and key space can result in the same topic name.
     pub owner: u64,
     /// The key and hash settings. Fingerprints cannot be compared if these differ.
     pub keys: u64,
@@ -46,18 +46,20 @@ impl Origin {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The record has an effect. [`Applier::follow`] has applied it. After [`Applier::accept`], the caller must apply it.
+    /// The record has an effect. [`Applier::follow`] has applied this effect. After [`Applier::accept`], the caller must apply it.
     Taken,
     /// The record was skipped. It has different key settings, has a lower epoch, or contains only effects that were already applied.
     Passed,
     /// The record was skipped, because it ends past the bound of a topic (in a rebuild, the group's committed offset).
     PastBounds,
     /// The record starts below the applied offset, because the group's offsets were reset. Earlier changelog records are void if they
-    /// contain effects of input records at or after the record's start.
+    /// contain effects of input records from this record's start on.
     SetBack,
-    /// The changelog does not continue from the checkpoint. There are three cases. The first record that the checkpoint lacks starts after
-    /// the checkpoint's offset. Or a warm-up ended early, and the next record starts after the applied offset. Or a record of a warm-up
-    /// starts before the applied offset and ends after it.
+    /// The changelog does not continue from the checkpoint. There are three cases:
+    ///
+    /// - The first record that the checkpoint lacks starts after the checkpoint's offset.
+    /// - A warm-up ended early, and the next record starts after the applied offset.
+    /// - A record of a warm-up starts before the applied offset and ends after it.
     Gap,
     /// The record was written by another group or for another key space.
     Foreign,
@@ -186,8 +188,8 @@ impl Applier {
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.end <= applied));
                 // A warm-up logs the effects of records that the group has read before, so a warm-up record below the applied offset does
                 // not show a reset. It shows that the changelog was recreated, and that its owner warmed up from an older state. Keys from
-                // before the warm-up are then only in checkpoints. Without a checkpoint, such a record counts as a reset if it ends after the
-                // applied offset.
+                // before the warm-up are then only in checkpoints. Without a checkpoint, such a record counts as a reset if it ends after
+                // the applied offset.
                 return match (old, self.last.is_empty()) {
                     (true, is_first) if is_first || record.warms_up => Outcome::Passed,
                     (false, _) if record.warms_up && self.has_checkpoint => Outcome::Gap,
@@ -243,7 +245,7 @@ impl Applier {
 pub struct Effect<'r> {
     /// The stream time, slice, and replay info at the start, or `None` if the keys have expired.
     start: Option<(Option<Timestamp>, Option<Slice>, Option<u64>)>,
-    /// The keys, to be applied with [`Dedup::apply`] in this order.
+    /// The runs of keys, to be applied with [`Dedup::apply`] in this order.
     pub runs: &'r [KeyRun<'r>],
     end_time: Option<Timestamp>,
 }
@@ -277,8 +279,8 @@ impl Cut {
     /// The maximum number of offset resets in a changelog. A changelog with more resets is not replayed.
     pub const MAX: usize = 100;
 
-    /// Adds this reset to `cuts`, for another read of the changelog. Removes each earlier reset if this reset voids the
-    /// record that showed it, because the worker that logged this reset had restored its state without that record.
+    /// Adds this reset to `cuts`, for another read of the changelog. If this reset voids the record that showed an earlier reset, removes
+    /// the earlier reset, because the worker that logged this reset had restored its state without that record.
     ///
     /// Each read adds a reset and removes only resets from earlier records, so the number of reads is finite.
     pub fn add_to(self, cuts: &mut Vec<Self>) {

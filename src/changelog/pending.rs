@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 /// The maximum number of fingerprints per changelog record: half a megabyte, which is half of the brokers' default size limit.
 pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
-/// The maximum number of entries that stay allocated for reuse. They use 2 MiB in every state.
+/// The maximum number of entries that stay allocated for reuse. They use up to 2 MiB per state.
 const SPARE_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ struct SliceChanges {
     entries: Vec<Entry>,
 }
 
-/// A change of one key, kept to 32 bytes because there may be many.
+/// A change of one key, kept to 32 bytes because there can be millions of changes.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     fingerprint: Fingerprint,
@@ -146,7 +146,8 @@ impl PendingChanges {
         for group in &self.groups {
             let entries: Vec<_> = group.entries.iter().filter(|entry| entry.is_in(ends)).collect();
             let mut replay_info = group.replay_info;
-            // If only some of the entries are logged, the stream time after the last logged entry is unknown.
+            // If only some of the entries are logged, the stream time after the last logged entry is unknown, so the record gets the first
+            // stream time.
             let time = if entries.len() < group.entries.len() { group.first_time } else { group.time };
             if group.entries.is_empty() && !is_left {
                 parts.push((group.slice, group.time, None, Vec::new()));
@@ -159,8 +160,8 @@ impl PendingChanges {
         }
         let last = parts.len() - 1;
         let records = parts.into_iter().enumerate().map(|(number, (slice, time, replay_info, entries))| {
-            // Records that inserted nothing may have advanced stream time after the last key. Only the last changelog record contains this
-            // later time.
+            // Input records that inserted nothing may have advanced stream time after the last key. Only the last changelog record contains
+            // this later time.
             let end_time = end_time.filter(|_| number == last);
             let part = u32::try_from(number).unwrap_or(u32::MAX);
             let mut bytes = Vec::with_capacity(record::HEAD_BYTES + entries.len() * (record::FINGERPRINT_BYTES + 1));

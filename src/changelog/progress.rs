@@ -1,7 +1,7 @@
 //! The part of a changelog that a state contains, and the part that is still needed.
 //!
 //! Owns the offsets from which a changelog is read and below which it is trimmed. Checkpoints contain these offsets, so that the next owner
-//! continues trimming. Must never derive offsets from record timestamps, because Kafka may change the timestamps.
+//! continues trimming. Must never derive offsets from record timestamps, because Kafka can change the timestamps.
 
 use crate::filter::Slice;
 use crate::record::Offset;
@@ -38,8 +38,8 @@ impl Progress {
         is_same
     }
 
-    /// Records that the state contains the changelog up to the record at offset `last`. `clock` is the state's slice at that record.
-    /// Returns false if `last` is below an earlier offset, which shows that the changelog was recreated.
+    /// Notes that the state contains the changelog up to the record at offset `last`. `clock` is the state's slice at that record. Returns
+    /// false if `last` is below an earlier offset, which shows that the changelog was recreated.
     pub fn logged(&mut self, clock: Option<Slice>, last: Offset) -> bool {
         let is_same = self.end.is_none_or(|end| last >= end);
         if !is_same {
@@ -65,8 +65,8 @@ impl Progress {
         self.starts.first_key_value().is_some_and(|(&first, _)| first != UNTIMED && first < slice)
     }
 
-    /// Returns the offset from which the changelog is needed for slices from `oldest` on. Returns `None` if all known slices are later than
-    /// `oldest` or all are earlier, or if the slice of the first keys is unknown.
+    /// Returns the offset from which the changelog is needed for slices from `oldest` on. Returns `None` if the known slices are all later
+    /// or all earlier than `oldest`, or if the slice of the first keys is unknown.
     pub fn needed_from(&mut self, oldest: Slice) -> Option<Offset> {
         if self.starts.first_key_value().is_none_or(|(&first, _)| first > oldest || first == UNTIMED) {
             return None;

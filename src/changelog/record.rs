@@ -16,7 +16,7 @@
 //! ```
 //!
 //! All numbers are little-endian. The keys of a record belong to one slice. The format must never rely on the record's timestamp in Kafka:
-//! librdkafka treats a timestamp of 0 as "now", and brokers may reject timestamps far from their own time.
+//! librdkafka treats a timestamp of 0 as "now", and brokers can reject timestamps far from their own time.
 
 use super::Origin;
 use crate::dedup::Mutation;
@@ -79,7 +79,7 @@ impl KeyRun<'_> {
 pub struct ChangelogRecord<'a> {
     pub origin: Origin,
     /// The epoch of the owner, which increases each time another worker takes the partition over. Records that the previous owner writes
-    /// after that are void.
+    /// after the takeover are void.
     pub epoch: i64,
     /// The number of the record within its commit, from 0. If a commit is logged again, its parts have the same numbers.
     pub part: u32,
@@ -88,7 +88,7 @@ pub struct ChangelogRecord<'a> {
     /// Stream time when the keys were inserted: after the last key, or after the first key if the commit contains only some of the slice's
     /// keys. `None` before the first timestamp.
     pub time: Option<Timestamp>,
-    /// Stream time after the commit, if known. Only the last record of a commit has it.
+    /// Stream time after the commit, if known. Only the last record of a commit has this time.
     pub end_time: Option<Timestamp>,
     /// See [`crate::filter::Filter::replay_info`].
     pub replay_info: Option<u64>,

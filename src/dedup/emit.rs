@@ -1,4 +1,4 @@
-//! The choice of which records of a key are emitted. It also determines whether fingerprints contain the content of a record.
+//! The records of a key that are emitted. This choice also determines whether fingerprints contain the content of a record.
 
 use crate::key::Fingerprint;
 

@@ -17,12 +17,11 @@ use crate::filter::{ArchiveError, Exact, ExactError, Filter, Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 
-/// The number of key lifetimes that the changelog of a stable filter covers. Of the cells of older keys, only one in several thousand is
-/// still nonzero. After a rebuild from the changelog, such a cell is zero.
+/// The number of key lifetimes that the changelog of a stable filter covers. The changelog can leave out older keys, because only one in
+/// several thousand of their cells is still nonzero. After a rebuild, such a cell is zero.
 const LIFETIMES: u32 = 8;
 
-/// The change that a record made to a state. Applying the same changes in the same order to the same state produces the same
-/// state.
+/// The change that a record made to a state. Applying the same changes in the same order to the same state produces the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// The key was inserted, because its record was emitted.
@@ -36,7 +35,7 @@ pub enum Mutation {
 /// The dedup state of one partition.
 ///
 /// Times are in milliseconds since the Unix epoch. A state must get only the records of its partition number, from the topics of its key
-/// space. The records of each topic must be in order, because the window moves with the latest record time.
+/// space. The records of each topic must be in offset order, because the window moves with the latest record time.
 ///
 /// ```
 /// use unseen::dedup::{Dedup, Emit, Late, Rules};
@@ -109,9 +108,9 @@ impl Dedup {
     /// Decides the verdict of one record: [`Verdict::Unseen`], [`Verdict::Duplicate`], or [`Verdict::Late`]. If the record is unseen,
     /// inserts its key. If it is a duplicate and [`Rules::refresh`] is set, renews its key.
     ///
-    /// `time` is the record's own time in milliseconds, if it has one. `max_timestamp` is the latest time that may move the window. A
-    /// record with a later time is judged but does not advance stream time, because a broken producer clock must not make the filter forget
-    /// everything.
+    /// `time` is the record's own time in milliseconds, if the record has a time. `max_timestamp` is the latest time that may move the
+    /// window. A record with a later time is judged but does not advance stream time, because a broken producer clock must not make the
+    /// filter forget everything.
     ///
     /// # Errors
     /// Returns [`ExactError`] if there is no room for the key, or if the archive cannot be read.
@@ -171,8 +170,8 @@ impl Dedup {
     }
 
     /// Retracts a key because a record asks for it: the next record with this key is unseen. If there is an exact store, retracting a key
-    /// that is not remembered deletes nothing. A filter without an exact store may delete a different key, with the probability of a false
-    /// positive. Always returns [`Verdict::Retracted`].
+    /// that is not remembered deletes nothing. Without an exact store, the filter can delete a different key instead, with the probability
+    /// of a false positive. Always returns [`Verdict::Retracted`].
     ///
     /// # Errors
     /// Returns [`ExactError`] if the archive cannot be read.
@@ -244,15 +243,15 @@ impl Dedup {
         }
     }
 
-    /// Deletes a key. Returns true if the key was present. Without an exact store, always returns true, because a filter does not know for
-    /// certain.
+    /// Deletes a key. Returns true if the key was present. Without an exact store, always returns true, because a filter cannot know
+    /// whether the key was present.
     fn delete(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let there = match &mut self.exact {
             Some(exact) => exact.remove(fingerprint)?,
             None => true,
         };
-        // A filter may delete a different key's copy, so a key is deleted only from the exact store, if there is one. The filter then
-        // keeps reporting the key as seen, and the exact store corrects the filter.
+        // If there is an exact store, the key is deleted only there, because a filter can delete a different key's copy. The filter keeps
+        // reporting the key as seen, and the exact store corrects the filter.
         if let (Some(filter), None) = (&mut self.filter, &self.exact) {
             filter.remove(fingerprint);
         }
@@ -357,8 +356,8 @@ impl Dedup {
         self.stream_time
     }
 
-    /// Returns the number of the current slice. `None` for `stable` without an exact store, and in a window by time until the first time
-    /// is known.
+    /// Returns the number of the current slice. `None` for `stable` without an exact store, and in a window by time until the first time is
+    /// known.
     #[must_use]
     pub fn slice(&self) -> Option<Slice> {
         match (&self.exact, &self.filter) {
@@ -392,8 +391,8 @@ impl Dedup {
         self.corrected
     }
 
-    /// Returns the filter's measured errors over about one window, from the watched keys, or `None` if there is an exact store.
-    /// A changelog does not contain these counts, so they start from zero after a rebuild.
+    /// Returns the filter's measured errors over about one window, from the watched keys, or `None` if there is an exact store. A changelog
+    /// does not contain these counts, so they start from zero after a rebuild.
     #[must_use]
     pub fn observed(&self) -> Option<Observed> {
         let (watched, filter) = (self.watched.as_ref()?, self.filter.as_ref()?);
@@ -422,8 +421,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the slice into which keys are inserted. For a kind without slices, returns its [`Filter::expiry_clock`]. Never falls. `None`
-    /// if the kind has slices, the window is by time, and no time is known yet.
+    /// Returns the slice into which keys are inserted. For a kind without slices, returns its [`Filter::expiry_clock`]. The clock never
+    /// goes back. `None` if the kind has slices, the window is by time, and no time is known yet.
     #[must_use]
     #[inline]
     pub fn clock(&self) -> Option<Slice> {
@@ -448,8 +447,8 @@ impl Dedup {
         self.filter.as_ref().and_then(|filter| filter.replay_info())
     }
 
-    /// Advances to the time and the [clock](Self::clock) that the changelog has for the keys that follow. If `clock` is `None`, as for
-    /// a changelog that was written under different settings, only time advances.
+    /// Advances to the time and the [clock](Self::clock) that the changelog has for the keys that follow. If `clock` is `None`, as for a
+    /// changelog that was written under different settings, only time advances.
     pub fn resume(&mut self, time: Option<Timestamp>, clock: Option<Slice>, replay_info: Option<u64>) {
         self.advance(time, Timestamp::MAX);
         let Some(clock) = clock else { return };

@@ -24,13 +24,13 @@ pub enum Late {
 pub struct Rules {
     /// The time or number of keys for which a key stays seen.
     pub window: Window,
-    /// Kind and size of a partition's filter, or `None` if there is only an exact store.
+    /// The kind and size of a partition's filter, or `None` if there is only an exact store.
     pub filter: Option<Spec>,
     /// True if there is an exact store, which either decides alone or confirms keys that the filter reports as seen.
     pub exact: bool,
     /// True if a duplicate renews the window of its key. A key that occurs at least once per window is then never emitted again.
     pub refresh: bool,
-    /// The action for late records: those that are older than the window and were not seen within it.
+    /// The action for a late record: a record that is older than the window and has an unseen key.
     pub late: Late,
     /// The records of a key that are emitted. [`Emit::OnChange`] requires an exact store without a filter.
     pub emit: Emit,
@@ -43,7 +43,7 @@ impl Rules {
         self.exact || self.filter.is_some_and(|spec| spec.kind().properties().keeps_window)
     }
 
-    /// True if a retraction deletes a key from a filter without an exact store, which may delete a different key's copy.
+    /// True if a retraction deletes a key from a filter without an exact store, which can delete a different key's copy.
     #[must_use]
     pub fn retracts_by_filter(&self) -> bool {
         !self.exact && self.filter.is_some_and(|spec| spec.kind().properties().can_retract)

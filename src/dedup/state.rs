@@ -38,14 +38,14 @@ impl Dedup {
         }
     }
 
-    /// Records that a checkpoint may have stored the state, although that is not confirmed yet.
+    /// Notes that a checkpoint may have stored the state, although this is not confirmed yet.
     pub fn mark_stored(&mut self) {
         if let Some(exact) = &mut self.exact {
             exact.mark_stored();
         }
     }
 
-    /// Records that a checkpoint has stored the state. The exact store removes its changes from memory, so an archive must be attached.
+    /// Notes that a checkpoint has stored the state. The exact store removes its changes from memory, so lookups need an attached archive.
     pub fn mark_clean(&mut self) {
         if let Some(filter) = &mut self.filter {
             filter.mark_clean();
@@ -62,7 +62,7 @@ impl Dedup {
         }
     }
 
-    /// Creates the state that metadata describes. The caller then reads its pages and attaches its archive.
+    /// Creates the state that metadata describes. The caller must then read the pages of the filter and attach the archive.
     ///
     /// # Errors
     /// Returns [`MetadataError`] if the metadata does not match these rules.
@@ -97,7 +97,8 @@ impl Dedup {
     }
 }
 
-/// Metadata of a partition's state, without the filter's bytes and the exact store's fingerprints. Its JSON is part of the state format.
+/// The metadata of a partition's state, without the filter's bytes and the exact store's fingerprints. Its JSON is part of the state
+/// format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DedupMetadata {

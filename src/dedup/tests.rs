@@ -99,7 +99,7 @@ fn late_records_do_not_bias_the_observed_rate() {
     assert!(low < 0.03 && high < 0.06, "{low} to {high}");
 }
 
-/// A trimmed changelog may contain the renewal of a key but not its insertion.
+/// A trimmed changelog can contain the renewal of a key but not its insertion.
 #[test]
 fn keys_renewed_before_a_rebuild_are_not_counted_as_wrong_after_it() {
     let window = Window::time(1_000, 4);

@@ -27,16 +27,16 @@ pub(super) struct Assignment {
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
     /// Partitions of topics that the group has not started to read.
     pub(super) unbegun: Vec<AssignedPartition>,
-    /// The time at which to check again if the group has started to read the topics in `unbegun`.
+    /// The time at which to check again whether the group has started to read the topics in `unbegun`.
     pub(super) unbegun_due: Instant,
     /// The end offsets of all partitions at the time of the assignment, for topics in `unbegun` whose partition 0 this worker owns.
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
-    /// The starting offsets that this worker is committing, including those for partitions of other members. Empty otherwise.
+    /// The starting offsets that this worker is committing, including those for partitions of other members. Empty at all other times.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
     /// True if a unit with several inputs may be warming up. If false, no input has to wait for the warm-up of another input.
     pub(super) any_warm_up: bool,
     pub(super) any_blocked_on_schema: bool,
-    /// True if new records, which have no verdict yet, wait for the next commit. They wait while a replay is incomplete or after the worker
+    /// True if new records, which have no verdict yet, wait for the next commit. They may have to wait during a replay and after the worker
     /// has passed over the rest of a batch.
     pub(super) holds_new_records: bool,
     /// The last epoch of the checkpoint store that the worker has seen. A different epoch shows that the store was quarantined since then.
@@ -74,7 +74,7 @@ impl Assignment {
         self.pending_restores.values().flat_map(|waiting| &waiting.assigned).chain(&self.unbegun)
     }
 
-    /// Returns the position of each assigned partition, including the paused ones.
+    /// Returns the position of each assigned partition, including the paused partitions.
     pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
         let read = self.inputs.values().map(|input| (input.partition.clone(), input.position()));
         read.chain(self.paused().map(|assigned| (assigned.partition.clone(), assigned.paused_at()))).collect()
@@ -84,8 +84,8 @@ impl Assignment {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }
 
-    /// Returns the given partitions, and all partitions that share a state with them, directly or through other inputs. All of them must be
-    /// restored together.
+    /// Returns the given partitions, and all partitions that share a state with them, directly or through other inputs. All of these
+    /// partitions must be restored together.
     pub(super) fn with_shared_state(&self, topics: &Topics, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
         let units: BTreeSet<_> =
             self.inputs.iter().filter(|(_, input)| partitions.contains(&input.partition)).map(|(&id, _)| topics.unit_of(id)).collect();
@@ -94,7 +94,7 @@ impl Assignment {
     }
 
     /// True if the open transaction still lacks records of the aborted transaction. A single transaction must commit all of these records.
-    /// Otherwise, the changelog would lose the order in which they were judged, and the committed stream time could be ahead of the
+    /// Otherwise, the changelog would lose the order in which the records were judged, and the committed stream time could be ahead of the
     /// committed records. Ignores inputs that stopped before a record that ends the worker.
     pub(super) fn is_replaying(&self) -> bool {
         self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
@@ -126,7 +126,7 @@ impl Assignment {
         others.filter_map(|other| self.inputs.get(&other)).any(|input| input.is_warm_up(input.position()))
     }
 
-    /// Drops partitions and the states that no other input uses.
+    /// Drops partitions and the states that no remaining input uses.
     pub(super) fn forget(&mut self, partitions: &[TopicPartition]) {
         self.inputs.retain(|_, input| !partitions.contains(&input.partition));
         self.pending_restores
@@ -147,8 +147,8 @@ impl Assignment {
     }
 
     /// Returns the offsets to commit, with their metadata. Partitions that advanced come first, because [`Assignment::committed`] relies on
-    /// that order. If a partition has not advanced but its changelog gets a record, its current offset is committed again. Brokers check
-    /// the worker's group membership only when it commits offsets. For a partition without a committed offset, the starting offset is
+    /// that order. If a partition has not advanced but its changelog gets a record, its current offset is committed again, because brokers
+    /// check the worker's group membership only when it commits offsets. For a partition without a committed offset, the starting offset is
     /// committed.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
@@ -192,13 +192,14 @@ impl Assignment {
         }
     }
 
-    /// Returns the committed or starting offset of each partition that has a state without an announcement of this worker in its changelog.
+    /// Returns the committed or starting offset of each partition with a state that this worker has not announced in the changelog yet.
     pub(super) fn unannounced(&self) -> Vec<(TopicPartition, Offset, String)> {
         let is_new = |input: &&Input| self.states_of(input).any(|(_, state)| matches!(state.announced, Announced::Nothing { .. }));
         self.inputs.values().filter(is_new).map(Self::unmoved).collect()
     }
 
-    /// Returns the committed offset of an input, or, if it has none, its starting offset, with the metadata to commit.
+    /// Returns the committed offset of an input with the metadata to commit. If no offset is committed, returns the starting offset
+    /// instead.
     fn unmoved(input: &Input) -> (TopicPartition, Offset, String) {
         let Committed { offset, metadata } = input.group();
         (input.partition.clone(), offset.unwrap_or_else(|| input.beginning()), metadata.clone())
@@ -211,7 +212,7 @@ impl Assignment {
         }
     }
 
-    /// Records the `written` offsets of committed changelog records and drops the pending changes that these records contain. Returns false
+    /// Notes the offsets at which changelog records were committed and drops the pending changes that these records contain. Returns false
     /// if a changelog was recreated.
     pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) -> bool {
         let mut are_same = true;

@@ -29,7 +29,7 @@ impl Schedule {
         now >= self.next
     }
 
-    /// Returns the states that are due, each at most once. If `together` is set, all states are due at the same time.
+    /// Returns the states that are due, each at most once. If `together` is true, all states are due at the same time.
     fn take<T>(&mut self, states: &BTreeMap<StateId, T>, now: Instant, interval: Duration, together: bool) -> Vec<StateId> {
         let Some(late) = now.checked_duration_since(self.next) else { return Vec::new() };
         let count = u32::try_from(states.len()).unwrap_or(u32::MAX).max(1);
@@ -45,22 +45,22 @@ impl Schedule {
         ids
     }
 
-    /// Postpones the next checkpoint to `until`, unless it is due later than that.
+    /// Postpones the next checkpoint to `until`, unless the checkpoint is due even later.
     fn put_off(&mut self, until: Instant) {
         self.next = self.next.max(until);
     }
 }
 
 impl<B: Broker> Worker<B> {
-    /// Writes checkpoints of the changed states that are due, or of all changed states if `all` is set. Does nothing while a transaction is
-    /// open.
+    /// Writes checkpoints of the changed states that are due, or of all changed states if `all` is true. Does nothing while a transaction
+    /// is open.
     pub(super) fn checkpoint(&mut self, all: bool) {
         if self.writer.is_open() {
             return;
         }
         let due = if all { self.assignment.states.keys().copied().collect() } else { self.due() };
         let bytes: u64 = due.into_iter().map(|id| self.save(id)).sum();
-        // Large checkpoints postpone the next scheduled one, which keeps the average write rate below the limit.
+        // Large checkpoints postpone the next scheduled checkpoint, which keeps the average write rate below the limit.
         let config = &self.shared.config;
         let rate = (config.state.max_write_rate / u64::from(config.worker.workers)).max(1);
         self.schedule.put_off(runtime::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));
@@ -71,8 +71,8 @@ impl<B: Broker> Worker<B> {
         let mut due: Vec<_> = states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
         let now = runtime::now();
         if self.schedule.is_due(now) {
-            // During a warm-up, `log_warm_up` logs all pending changes as soon as a checkpoint is due. All states can then be written at
-            // once.
+            // A state with pending changes cannot be written. During a warm-up, `log_warm_up` logs the pending changes of all states as
+            // soon as a checkpoint is due, so all states are then written at once.
             let warms_up = inputs.values().any(|input| input.is_warm_up(input.position()));
             due.extend(self.schedule.take(states, now, self.shared.config.worker.checkpoint_interval, warms_up));
         }
@@ -111,8 +111,8 @@ impl<B: Broker> Worker<B> {
             input.note_checkpoint(id);
             let before = if fault::defect("trimmed_before_checkpoint") { input.position() } else { input.checkpointed() };
             self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.topic_incarnation).map(str::to_owned), before);
-            // The checkpoint of a state that gets no records keeps an old offset, which would prevent trimming. Marked as changed, the
-            // state is written again, with the new offset.
+            // If a state gets no records, its checkpoint keeps an old offset, which would prevent trimming. Marking the state as changed
+            // makes the worker write a checkpoint with the new offset.
             for other in input.states().filter(|&other| other != id && before < input.position()) {
                 if let Some(state) = states.get_mut(&other) {
                     state.changed = true;

@@ -27,7 +27,7 @@ struct Seen {
 }
 
 impl CrossPartitionKeys {
-    /// Records the partition in which a key was unseen, if the key is sampled. If the key was last unseen in a different partition, returns
+    /// Notes the partition in which a key was unseen, if the key is sampled. If the key was last unseen in a different partition, returns
     /// that partition.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, emit: Emit, partition: i32) -> Option<i32> {
@@ -51,7 +51,7 @@ impl CrossPartitionKeys {
     }
 }
 
-/// Counts a sampled key that was already unseen in another partition. Logs the first such key of a space.
+/// Counts a sampled key that was last unseen in another partition. Logs the first such key of a space.
 #[inline]
 pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
     let Some(other) = keys.seen(topic.space, fingerprint, topic.config.emit(), partition) else { return };

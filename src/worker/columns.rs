@@ -11,7 +11,7 @@ use crate::record::{Timestamp, Verdict};
 pub(super) struct Columns {
     pub(super) fingerprints: Vec<Fingerprint>,
     pub(super) times: Vec<Timestamp>,
-    /// True for duplicates.
+    /// True for each duplicate.
     pub(super) seen: Vec<bool>,
     pub(super) verdicts: Vec<Verdict>,
 }

@@ -1,7 +1,7 @@
 //! Ends transactions: commits them, aborts them, or resolves an unknown outcome.
 //!
-//! Owns the recovery from every failed transaction. After an abort, each partition must be at its committed offset. Must never forget a
-//! verdict that is not committed.
+//! Owns the recovery from every failed transaction. After an abort, each partition must be at its committed offset. Must never forget the
+//! verdict of an uncommitted record.
 
 use super::assignment::{Assignment, inputs_of};
 use super::input::Input;
@@ -19,7 +19,7 @@ use crate::stats::add;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The number of consecutive aborts after which the worker looks for the cause. It looks again after every multiple of this number.
+/// The number of consecutive aborts after which the worker looks for the cause. It looks again at every multiple of this number.
 const ABORTS_SUSPECT: u32 = 4;
 
 /// The factor by which batches shrink after a broker rejects a batch without naming the record.
@@ -147,7 +147,7 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Replaces the producer if a delayed request of the last transaction could affect the next one.
+    /// Replaces the producer if a delayed request of the last transaction could affect the next transaction.
     fn fence_late_request(&mut self) -> Result<(), Error> {
         if !self.writer.sink.has_late_request() || fault::defect("late_request_not_fenced") {
             return Ok(());
@@ -161,7 +161,8 @@ impl<B: Broker> Worker<B> {
     /// Without transactions, proves that this worker is still a member of the group before it announces itself as the owner of a partition.
     /// To prove it, the worker commits the group's current offsets, which the brokers reject if the worker is no longer a member. An
     /// announcement has a higher epoch than any earlier record in the changelog. Without the proof, a member that was suspended and
-    /// replaced could read the announcement of its successor and then outrank the successor. Nothing would undo its changelog records.
+    /// replaced could read the announcement of its successor and then outrank the successor. Nothing would undo the changelog records that
+    /// the suspended member then writes.
     fn prove_membership(&mut self, source: &B::Consumer) -> Result<(), SinkError> {
         if self.writer.sink.transactional() || fault::defect("membership_not_proved") {
             return Ok(());
@@ -178,8 +179,8 @@ impl<B: Broker> Worker<B> {
             state.logging.clear();
             let Some(changelog) = &topic.changelog else { continue };
             let inputs = || inputs_of(&self.topics, inputs, id);
-            // This is also true for the last commit of a warm-up, because the state becomes complete only with the last record of that
-            // commit. The next commit announces that the state is complete.
+            // `warms_up` is also true for the last commit of a warm-up, because the state becomes complete only with the last record of
+            // that commit. The next commit announces that the state is complete.
             let warms_up = inputs().any(|input| input.logs_warm_up(id));
             let announces = state.announced.is_behind(warms_up);
             let mut spans: Vec<_> = inputs().map(|input| input.unlogged(id)).filter(|span| announces || span.start < span.end).collect();
@@ -226,8 +227,8 @@ impl<B: Broker> Worker<B> {
         if !matches!(failure, SinkError::Refused(_) | SinkError::Exit(_)) {
             self.writer.failed();
         }
-        // A rejected record requires a new producer: it leaves a gap in librdkafka's sequence numbers, so the next transaction of the old
-        // producer would also abort.
+        // A rejected record leaves a gap in librdkafka's sequence numbers, so the next transaction of the same producer would also abort.
+        // The worker must replace the producer.
         let batch_bytes = match failure {
             SinkError::Exit(reason) => return Err(Error::Exit(reason)),
             SinkError::Unknown(reason) => return self.resolve_in_doubt(source, &reason),
@@ -276,7 +277,7 @@ impl<B: Broker> Worker<B> {
         let offsets = self.assignment.forwarded(&self.topics);
         let is_repartition_topic = |name: &str| self.topics.iter().any(|(_, topic)| topic.forwards_to(name));
         let is_forwarded = |refused: &Refused| is_repartition_topic(&refused.topic);
-        // A forwarded record may also have failed for another reason, for example because it was not delivered in time.
+        // The offset of a forwarded record must also not be committed if the record failed for another reason, such as a delivery timeout.
         while !offsets.is_empty() && !refused.iter().any(is_forwarded) && !self.writer.sink.failed_to_deliver(is_repartition_topic) {
             match self.writer.sink.commit(&offsets, source, None) {
                 Ok(()) => return self.assignment.note_forwarded(offsets),
@@ -339,7 +340,7 @@ impl<B: Broker> Worker<B> {
         Ok(true)
     }
 
-    /// Looks for a cause that a person must fix, after several consecutive aborts. The worker keeps trying, because a missing topic may be
+    /// After several consecutive aborts, looks for a cause that a person must fix. The worker keeps trying, because a missing topic may be
     /// recreated.
     fn diagnose_aborts(&mut self, reason: &str) {
         let aborts = self.writer.aborts;
@@ -364,7 +365,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Rewinds every partition to its committed offset. If other members may own the partitions already, drops all of them instead.
+    /// Rewinds every partition to its committed offset. If other members may own the partitions already, drops all partitions instead.
     pub(super) fn rewind(&mut self, source: &B::Consumer) -> Result<(), Error> {
         self.writer.end();
         self.writer.ends_with = None;
@@ -397,7 +398,7 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Resolves a transaction with an unknown outcome. Replacing the producer makes the transaction coordinator commit or abort the
-    /// transaction, and the group's committed offsets then show which.
+    /// transaction, and the group's committed offsets then show the outcome.
     fn resolve_in_doubt(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         fault::point("resolve.begin");
         let began = runtime::now();

@@ -1,6 +1,6 @@
 //! Errors that end a worker.
 //!
-//! Owns their messages, which tell the operator what to do. Must never contain an error that a retry can fix.
+//! Owns the error messages, which tell the operator what to do. Must never contain an error that a retry can fix.
 
 use crate::broker;
 use crate::checkpoint;

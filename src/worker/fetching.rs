@@ -10,7 +10,7 @@ use crate::fault;
 use crate::record::TopicPartition;
 
 impl<B: Broker> Worker<B> {
-    /// Seeks partitions that reported an error back to their current position.
+    /// Seeks partitions that reported a fetch error back to their current position.
     pub(super) fn seek_errored(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let errored = source.errored_due();
         if errored.is_empty() || fault::defect("failed_fetch_not_sought") {

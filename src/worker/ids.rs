@@ -4,8 +4,8 @@
 
 use crate::record::{SpaceId, TopicId};
 
-/// The id of an input partition, with the first rule of the input as `topic`. If it is the id of a run of records, `topic` is the rule of
-/// these records.
+/// The id of an input partition, with the first rule of the input as `topic`. In the id of a run of records, `topic` is the rule of these
+/// records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct InputId {
     pub(super) topic: TopicId,

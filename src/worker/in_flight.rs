@@ -1,12 +1,12 @@
 //! The records written in the open transaction.
 //!
 //! Owns the origin of each record, which identifies the record if a broker rejects it. Must never hold more than a few bytes per record,
-//! because a transaction may have millions of records.
+//! because a transaction can have millions of records.
 
 use super::ids::InputId;
 use crate::record::{Offset, Timestamp};
 
-/// Latency is measured on one record in `TIMED`.
+/// The sampling interval for latency. One in this many written records is measured.
 const TIMED: usize = 64;
 
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Adds a record and returns its number, which counts from 0 in each transaction.
+    /// Adds a record and returns its number in the transaction, from 0.
     #[inline]
     pub(super) fn push(&mut self, of: InputId, offset: Offset, time: Option<Timestamp>) -> usize {
         let number = self.offsets.len();

@@ -1,8 +1,8 @@
-//! Progress of an input partition: its offsets, its uncommitted verdicts, and the reason why it waits.
+//! The progress of an input partition: its offsets, its uncommitted verdicts, and the reason why it waits.
 //!
 //! Owns the rules for these offsets and is the only module that sets them. `committed` is at most `position`, and an abort resets
-//! `position` to `committed`. A verdict is kept until an offset past its record is committed. Must never talk to a broker or forget a
-//! verdict that is not committed.
+//! `position` to `committed`. A verdict is kept until an offset past its record is committed. Must never talk to a broker or forget the
+//! verdict of an uncommitted record.
 
 use super::ids::StateId;
 use super::pending_restore::AssignedPartition;
@@ -22,12 +22,12 @@ const UNREADABLE_MS: Timestamp = 5_000;
 
 pub(super) struct Input {
     pub(super) partition: TopicPartition,
-    /// The topic name and topic id that the offsets belong to.
+    /// The name and the id of the topic that the offsets belong to.
     pub(super) topic_incarnation: String,
     /// The topic, identified by its first rule.
     pub(super) topic: TopicId,
     states: Vec<StateProgress>,
-    /// The offset at which the group started, if known.
+    /// The offset at which the group started to read the partition, if known.
     first: Option<Offset>,
     /// The offset of the next record to process.
     position: Offset,
@@ -39,7 +39,7 @@ pub(super) struct Input {
     warm_until: Offset,
     /// True from the start of a warm-up until the first record after it is processed.
     warming_up: bool,
-    /// Records below this offset are counted in the statistics.
+    /// Records below this offset are already counted in the statistics.
     counted: Offset,
     verdicts: Verdicts,
     pub(super) wait: Wait,
@@ -124,7 +124,8 @@ impl Input {
         self.first
     }
 
-    /// Returns the group's committed offset for status reports, or the offset to which an abort returns if the group has none.
+    /// Returns the group's committed offset for status reports. If the group has not committed an offset, returns the position after an
+    /// abort.
     pub(super) fn reported_committed(&self) -> Offset {
         self.group.offset.unwrap_or(self.committed)
     }
@@ -140,7 +141,7 @@ impl Input {
         self.verdicts.replay_complete()
     }
 
-    /// True if records below the committed offset may have been judged. False if the group started at this offset.
+    /// True if records below the committed offset may have been judged. False if the group started at the committed offset.
     pub(super) fn has_history(&self) -> bool {
         self.first != Some(self.committed)
     }
@@ -162,13 +163,14 @@ impl Input {
         offset < self.warm_until
     }
 
-    /// Returns the offset to commit before the first record is emitted: the position without uncommitted records, or the end of the warm-up
-    /// if that is later.
+    /// Returns the offset to commit before the first record is emitted: the position after an abort, or the end of the warm-up if the
+    /// warm-up ends later.
     pub(super) fn beginning(&self) -> Offset {
         self.committed.max(self.warm_until)
     }
 
-    /// Returns the latest timestamp to which the record at this offset may advance a state's stream time. For a live record, this is `now`.
+    /// Returns the latest timestamp to which the record at this offset may advance a state's stream time. For a record of a warm-up, this
+    /// is the stream time at the end of the warm-up, if known. Otherwise, this is `now`.
     #[inline]
     pub(super) fn max_timestamp(&self, state: StateId, offset: Offset, now: Timestamp) -> Timestamp {
         if !self.is_warm_up(offset) {
@@ -237,27 +239,27 @@ impl Input {
         self.states.iter().any(|progress| self.position > progress.logged)
     }
 
-    /// Records that the changelogs contain the effects of all records below the position.
+    /// Notes that the changelogs contain the effects of all records below the position.
     pub(super) fn note_logged(&mut self) {
         for progress in &mut self.states {
             progress.logged = progress.logged.max(self.position).max(progress.start);
         }
     }
 
-    /// True if the records from this offset on are read for the first time: they are past the warm-up, and neither counted nor logged.
+    /// True if the records from this offset on are read for the first time: they are past the warm-up and neither counted nor logged.
     #[inline]
     pub(super) fn is_new_from(&self, offset: Offset) -> bool {
         let logged = self.states.iter().map(|progress| progress.logged).filter(|&logged| logged != Offset::MAX).max().unwrap_or_default();
         offset >= self.position.max(self.warm_until).max(self.counted).max(logged)
     }
 
-    /// Records that a checkpoint of the state contains the effects of all records below the position.
+    /// Notes that a checkpoint of the state contains the effects of all records below the position.
     pub(super) fn note_checkpoint(&mut self, state: StateId) {
         let position = self.position;
         self.states.iter_mut().filter(|progress| progress.state == state).for_each(|progress| progress.checkpointed = position);
     }
 
-    /// Returns the offset below which the checkpoints of all states contain the effects of the input.
+    /// Returns the offset below which the checkpoints of all states contain the effects of the input's records.
     pub(super) fn checkpointed(&self) -> Offset {
         self.states.iter().map(|progress| progress.checkpointed).min().unwrap_or_default()
     }
@@ -267,14 +269,15 @@ impl Input {
         self.progress(state).is_some_and(|progress| progress.logged < self.warm_until)
     }
 
-    /// Returns the span of records that the state contains and its changelog does not. Empty if the state has no changelog.
+    /// Returns the span of records whose effects are in the state but not in its changelog. Empty if the state has no changelog.
     pub(super) fn unlogged(&self, state: StateId) -> Span<'_> {
         let end = self.reached(state);
         let logged = self.progress(state).map_or(end, |progress| progress.logged);
         Span { topic: &self.topic_incarnation, start: logged.min(end), end }
     }
 
-    /// Notes that a record must wait and was passed over. The input processes no later record until the consumer has been sought back.
+    /// Notes that a record must wait and was passed over. The input processes no later record until the consumer has returned to the
+    /// position.
     pub(super) fn pass_over(&mut self) {
         if self.wait == Wait::No {
             self.wait = Wait::PassedOver;
@@ -298,14 +301,14 @@ impl Input {
         Some(since).filter(|since| runtime::wall_clock().saturating_sub(*since) >= UNREADABLE_MS)
     }
 
-    /// Records that the group's starting offset is committed.
+    /// Notes that the group's starting offset is committed.
     pub(super) fn note_beginning(&mut self) {
         if !self.is_ahead() && self.group.offset.is_none() {
             self.group.offset = Some(self.beginning());
         }
     }
 
-    /// Records that the open transaction is committed, with `note` as the metadata of the offset.
+    /// Notes that the open transaction is committed, with `note` as the metadata of the offset.
     pub(super) fn note_commit(&mut self, note: String) {
         self.committed = self.position;
         self.group = Committed { offset: Some(self.position), metadata: note };
@@ -315,7 +318,7 @@ impl Input {
     /// Returns to the committed offset after the open transaction was aborted. The verdicts stay, because the records are read again.
     pub(super) fn rewind(&mut self) {
         if self.is_ahead() {
-            // The record that waits for a schema will be read again, after earlier records.
+            // The partition reads earlier records again first, and those records do not wait for this schema.
             self.blocked_on_schema = None;
         }
         self.position = self.committed;

@@ -1,8 +1,8 @@
 //! Decides the verdict of a record when the record is read for the first time and recalls the verdict when the record is read again.
 //!
-//! Owns the only calls that query the filter. [`crate::dedup`] decides whether a key is unseen, a duplicate, or late.
-//! [`Topic::verdict_without_key`] decides about invalid records. A verdict changes later only if a topic rejects the written record
-//! (`commit.rs`). Must never query the filter for a record that already has a verdict.
+//! Owns the only calls with which a worker lets a state judge a record. [`crate::dedup`] decides whether a key is unseen, a duplicate, or
+//! late. [`Topic::verdict_without_key`] decides about invalid records. A verdict changes later only if a topic rejects the written record
+//! (`commit.rs`). Must never judge a record that already has a verdict.
 //!
 //! Records that only need the filter are judged in batches. All other records are judged one by one. Examples are records that are read
 //! again, pass through, have no key or no timestamp, retract their key, or are the first of a slice of the window. If a topic writes its
@@ -57,8 +57,8 @@ pub(super) fn judge_one(
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Judges the next records in one batch, as many as possible, and remembers their verdicts. Returns the number of judged records,
-    /// which may be zero, and the error of the next record if it cannot be judged.
+    /// Judges the next records in one batch, as many as possible, and remembers their verdicts. Returns the number of judged records, which
+    /// may be zero, and the error of the next record if it cannot be judged.
     pub(super) fn judge_batch(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> (usize, Option<ExactError>) {
         let Some(horizon) = self.batch_horizon(messages) else { return (0, None) };
         let room = self.writer.room();

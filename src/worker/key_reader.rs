@@ -1,6 +1,6 @@
 //! Extracts the fingerprint of a record's key, in the format of its topic.
 //!
-//! Owns the compiled schemas and the reusable buffers for the extraction. Must never decide a verdict.
+//! Owns the compiled extractors and their reusable buffers. Must never decide a verdict.
 
 use super::ids::InputId;
 use super::topics::{InputTopic, Topics};
@@ -29,8 +29,8 @@ impl Keys {
         self.rules.clear();
     }
 
-    /// Splits a range of an input's records into runs of consecutive records that belong to the same rule. The id of a run has that rule as
-    /// its topic.
+    /// Splits a range of an input's records into runs of consecutive records that belong to the same rule. In the id of a run, `topic` is
+    /// that rule.
     pub(super) fn by_rule(&self, of: Option<InputId>, numbers: Range<usize>) -> impl Iterator<Item = (Option<InputId>, Range<usize>)> {
         let mut start = numbers.start;
         std::iter::from_fn(move || {
@@ -126,10 +126,10 @@ impl KeyReader {
         let spec = if fault::defect("conditions_ignored") { RecordSpec { when: &[], ..spec } } else { spec };
         let (reader, scratch, schemas) = (&mut self.readers[id.0], &mut self.scratch, &*self.schemas);
         let spec = if fault::defect("contents_ignored") { RecordSpec { content: None, ..spec } } else { spec };
-        // Records are forwarded by key. Their content is extracted when they are read from the repartition topic.
+        // A record is forwarded by its key. Its content is not needed before the record is read from the repartition topic.
         let spec = RecordSpec { content: spec.content.filter(|_| topic.forward.is_none()), ..spec };
         let reads_headers = topic.config.reads_headers();
-        // Checked once per run, so that options that a topic does not use have no cost per record.
+        // This check is made once for all these records, so that options that the topic does not use cost nothing per record.
         if let Some(key) = spec.only_key() {
             read_each(messages, reads_headers, keys, |record, time| {
                 Ok(KeyedRecord { fingerprint: key.fingerprint(record, scratch)?, retracts: false, time })

@@ -47,15 +47,15 @@ impl<B: Broker> Worker<B> {
         Ok(flow)
     }
 
-    /// Skips the control records and aborted records that the consumer has passed since the last record. Must only be called after all
-    /// fetched records are processed.
+    /// Skips the control records and aborted records that the consumer has passed since it last returned a record. Must only be called
+    /// after all fetched records are processed.
     pub(super) fn step_over_control_records(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let positions = source.positions(self.assignment.inputs.values().map(|input| &input.partition));
         let ends: Vec<_> = self.assignment.inputs.keys().copied().zip(positions).filter_map(|(id, end)| Some((id, end?))).collect();
         self.step_over(source, ends)
     }
 
-    /// Skips the control records and aborted records below the given offsets, up to which the consumer has read the partitions.
+    /// Skips the control records and aborted records below `ends`, the offsets up to which the consumer has read the partitions.
     pub(super) fn step_over_to(&mut self, source: &B::Consumer, ends: &[(TopicPartition, Offset)]) -> Result<Flow, Error> {
         let id = |of: &TopicPartition| Some(InputId { topic: self.topics.find(&of.topic)?, partition: of.partition });
         let mut ends: Vec<_> = ends.iter().filter_map(|(of, end)| Some((id(of)?, *end))).collect();

@@ -1,7 +1,7 @@
 //! The event loop: one thread with one consumer, one producer, and the state of its partitions.
 //!
-//! Owns the order of operations: read, judge, write, commit, checkpoint. Workers share only the contents of [`Shared`]. Must never query
-//! the filter twice for a record or take a checkpoint while any record past the committed offset has a verdict.
+//! Owns the order of operations: read, judge, write, commit, checkpoint. Workers share only the contents of [`Shared`]. Must never judge a
+//! record twice with the same state or take a checkpoint while any record past the committed offset has a verdict.
 
 mod assignment;
 mod checkpointing;
@@ -171,10 +171,10 @@ impl<B: Broker> Worker<B> {
             self.writer.sink.poll();
             let processed = self.process(source, &mut ahead)?;
             self.seek_errored(source)?;
-            // After a rewind, the partitions are no longer at these ends.
+            // After a rewind, the positions are lower than the ends that the batch reported.
             let ends = if let Flow::Continue = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
-            // This step must come before the update of the pauses, which may resume a partition that has passed over records. The partition
-            // must read these records again and must not step over them to the end of its log.
+            // The worker must step over control records before it updates the pauses, because the update may resume a partition that has
+            // passed over records. Such a partition must read these records again and must not step over them.
             self.step_over_to(source, &ends)?;
             self.update_pauses(source)?;
             if ahead.batch.out_of_range {

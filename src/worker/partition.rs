@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The worker warns above this fill level of the slice ([`Usage::load`](crate::filter::Usage::load)) and of the window, as the alert
-/// `UnseenFilterFilling` does.
+/// The fill level of the slice ([`Usage::load`](crate::filter::Usage::load)) and of the window above which the worker warns. The alert
+/// `UnseenFilterFilling` uses the same level.
 const FILLING: f64 = 0.8;
 
 /// The number of unsaved fingerprints that triggers an early checkpoint. They use about 50 MB of memory.
@@ -56,7 +56,7 @@ impl Announced {
 
 pub(super) struct PartitionState {
     pub(super) dedup: Dedup,
-    /// The base of the next incremental checkpoint.
+    /// The last checkpoint, which is the base of the next incremental checkpoint.
     saved: Option<Saved>,
     /// The input offsets below which the state contains the effects of all records, by topic incarnation (the topic's name and id). Updated
     /// only by a restore and before a checkpoint.
@@ -75,7 +75,7 @@ pub(super) struct PartitionState {
     /// True if the state or its offsets may have changed since the last checkpoint.
     pub(super) changed: bool,
     /// True if no checkpoint contains the offset at which one of the inputs started. A checkpoint is then urgent. Reset by the first
-    /// attempt to write one.
+    /// attempt to write the checkpoint.
     pub(super) is_new: bool,
     reported: Reported,
     /// The last estimate of the filter's error rate, with the number of keys and the slice it was computed for.
@@ -202,7 +202,7 @@ impl PartitionState {
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
-    /// Records the `written` offsets of committed changelog records. Returns false if the offsets show that the changelog was recreated.
+    /// Notes the offsets at which the changelog records were committed. Returns false if the offsets show that the changelog was recreated.
     pub(super) fn logged(&mut self, written: &[Offset]) -> bool {
         self.changelog.epoch = self.epoch;
         if written.len() == self.logging.len() {
@@ -212,7 +212,7 @@ impl PartitionState {
         }
     }
 
-    /// Records that the state was rebuilt from its changelog up to `end` and contains the effects of the inputs up to `offsets`. `epoch` is
+    /// Notes that the state was rebuilt from its changelog up to `end` and contains the effects of the inputs up to `offsets`. `epoch` is
     /// the highest epoch in the changelog so far.
     pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
         self.offsets = offsets;
@@ -221,7 +221,7 @@ impl PartitionState {
     }
 
     /// Sets the epoch of a new owner that got the partition in this generation of the group. The epoch must be higher than all earlier
-    /// ones, but the generation may be lower, because a deleted group restarts at generation 1.
+    /// epochs. The generation alone is not sufficient, because a deleted group restarts at generation 1.
     pub(super) fn take_over(&mut self, generation: i32) {
         self.outrank(self.changelog.epoch);
         self.epoch = self.epoch.max(generation.into());

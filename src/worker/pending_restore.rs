@@ -22,7 +22,7 @@ pub(super) struct AssignedPartition {
     pub(super) high: Offset,
 }
 
-/// A unit of states that is being rebuilt, completely or in part, and the partitions that wait for it.
+/// A unit of states, some or all of which are being rebuilt, and the partitions that wait for them.
 pub(super) struct PendingRestore {
     pub(super) assigned: Vec<AssignedPartition>,
     pub(super) began: Instant,
@@ -33,7 +33,7 @@ pub(super) struct PendingRestore {
 }
 
 impl PendingRestore {
-    /// True if this job is still the one that rebuilds the state and was not replaced by another job.
+    /// True if this job still rebuilds the state. False if another job has replaced it.
     pub(super) fn awaits(&self, id: StateId, job: &Arc<Cancellation>) -> bool {
         self.jobs.get(&id).is_some_and(|awaited| Arc::ptr_eq(awaited, job))
     }
@@ -56,7 +56,7 @@ impl AssignedPartition {
         Note::read(&self.committed.metadata)
     }
 
-    /// True if the brokers report topic ids, which distinguish a recreated topic from the old one.
+    /// True if the brokers report topic ids, which distinguish a recreated topic from the old topic.
     pub(super) fn has_id(&self) -> bool {
         log_id(&self.topic_incarnation).is_some()
     }

@@ -117,8 +117,8 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
     }
 }
 
-/// Extracts the missing keys of the records before index `end`. Returns false if it stopped earlier at the limit for decoded bytes. It has
-/// then extracted at least one more key.
+/// Extracts the missing keys of the records before index `end`. Returns false if the extraction stopped earlier at the limit for decoded
+/// bytes. Even then, at least one more key was extracted.
 pub(super) fn take_keys(
     topics: &Topics,
     reader: &mut KeyReader,

@@ -96,7 +96,7 @@ impl Rebuilder {
     /// Starts the threads. They end when the `Rebuilder` is dropped.
     #[must_use]
     pub fn start<B: Broker>(broker: &B, config: &Arc<Config>, store: &Arc<Store>, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Self {
-        // `Shared` is not used here because it owns the `Rebuilder`, and a reference cycle would keep both alive.
+        // The threads must not hold `Shared`, because it owns the `Rebuilder`. A reference cycle would keep both alive forever.
         let (broker, config, store) = (broker.clone(), Arc::clone(config), Arc::clone(store));
         let context = Context { broker, config, store, stats: Arc::clone(stats), stop: Arc::clone(stop) };
         let tasks = Arc::new(Tasks::default());
@@ -114,7 +114,7 @@ impl Rebuilder {
         self.tasks.add(runtime::now(), Task::Rebuild(Box::new(job)));
     }
 
-    /// Deletes the records of a topic-partition below an offset, unless the topic was recreated with a different id.
+    /// Makes a thread delete the records of a topic-partition below an offset, unless the topic was recreated with a different id.
     pub(super) fn trim(&self, partition: TopicPartition, topic_id: Option<String>, before: Offset) {
         if self.tasks.lock().trims.insert(partition, Trim { topic_id, before }).is_none() {
             self.tasks.add(runtime::now(), Task::Trim);
@@ -202,9 +202,9 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
     }
 }
 
-/// Updates a job's state to the group's committed offsets. Returns `None` if the job must be retried after its pause, because the end of
-/// the changelog is unknown or was not reached, or because the checkpoint was lost. If the job is canceled or the process is stopping, the
-/// returned state may be incomplete and is not used.
+/// Brings a job's state up to the group's committed offsets. Returns `None` if the job must be retried after its pause. This is the case if
+/// the end of the changelog is unknown or was not reached, or if the checkpoint was lost. If the job is canceled or the process is
+/// stopping, the returned state may be incomplete and is not used.
 fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {
@@ -229,12 +229,13 @@ fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mu
     }))
 }
 
-/// Returns the changelog offset from which to read. Empties the state or forgets its changelog offsets if they are of no use.
+/// Returns the changelog offset from which to read. Forgets the state's changelog offsets if they do not belong to this changelog. Empties
+/// the state if this changelog cannot complete it.
 fn begin(job: &mut Job, low: Offset, end: Offset) -> Offset {
     let kept = job.state.changelog.end.filter(|log_end| (low..=end).contains(log_end));
     match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
         (Some(log_end), false, _) => log_end,
-        // The checkpoint is older than this changelog, because it has no changelog offset or has one past the end.
+        // The checkpoint is older than this changelog: its changelog offset is unknown or is past the end.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => {
             job.state.changelog.forget();
             // The whole changelog is read, so the highest epoch comes from its records, not from the checkpoint.
@@ -258,13 +259,14 @@ fn read_all<B: Broker>(
     stop: &dyn Fn() -> bool,
 ) -> Result<Option<PartitionState>, Error> {
     let stored = job.state.offsets.clone();
-    // After a gap, the whole changelog may replace the checkpoint if the input has lost records that the checkpoint lacks. A state with an
-    // exact store is excluded, because writing its fingerprints to disk would overwrite the checkpoint.
+    // If the changelog has a gap, a warm-up normally reads the records that the checkpoint lacks. If the input has already lost some of
+    // these records, the worker tries to rebuild the state from the whole changelog, without the checkpoint. A state with an exact store is
+    // excluded, because the rebuild would write the fingerprints to disk and overwrite the checkpoint.
     let lacks_records = job.lows.iter().any(|(topic, &low)| job.state.offset(topic).is_some_and(|offset| offset < low));
     let may_replace_checkpoint = lacks_records && !job.rules.exact;
     let mut cuts: Vec<Cut> = Vec::new();
     let mut from = begin(job, low, end);
-    // After a gap: the input offsets that the group has reached, and the highest epoch.
+    // Set after a gap: the input offsets that the group has reached, and the highest epoch.
     let mut gap: Option<(BTreeMap<String, Offset>, i64)> = None;
     loop {
         let mut follow = Follow {
@@ -304,8 +306,8 @@ fn read_all<B: Broker>(
         }
         let ends_early = || job.bounds.iter().any(|(topic, &bound)| applier.offsets.get(topic).is_none_or(|&applied| applied < bound));
         if cut.is_none() && applier.has_skipped_expired && ends_early() {
-            // The keys that were skipped had expired at the committed offset. The state ends before that offset, so a warm-up follows, and
-            // these keys may still count there.
+            // The pass skipped keys that had expired at the committed offset. But the changelog ends before that offset, so a warm-up must
+            // follow. These keys may not have expired yet when the warm-up starts.
             job.oldest_slice = None;
             job.state = if gap.is_none() { job.load(context)? } else { PartitionState::new(job.rules) };
             from = begin(job, low, end);
@@ -336,7 +338,7 @@ fn read_all<B: Broker>(
         }
         tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "changes for input records from this offset on are void, because the group's offsets were reset or were never committed; loading the changelog again without these changes");
         cut.add_to(&mut cuts);
-        // A checkpoint from before all resets has none of the changes that they make void.
+        // If the checkpoint ends before the start of every reset, it contains none of the changes that the resets make void.
         let is_before = |state: &PartitionState| cuts.iter().all(|cut| state.offset(&cut.topic).is_some_and(|offset| offset <= cut.start));
         job.state = PartitionState::new(job.rules);
         from = low;
@@ -349,8 +351,8 @@ fn read_all<B: Broker>(
     }
 }
 
-/// Returns the checkpoint's state. The records that it lacks must be read from the input. `found` has the input offsets that the group has
-/// reached according to the changelog, and the highest epoch.
+/// Loads the checkpoint's state. The input records that this state lacks must be read again. `found` has the input offsets that the group
+/// has reached according to the changelog, and the highest epoch.
 fn before_gap<B: Broker>(context: &Context<B>, job: &Job, found: (BTreeMap<String, Offset>, i64)) -> Result<PartitionState, Error> {
     tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");
     let mut state = job.load(context)?;
@@ -365,7 +367,8 @@ fn has_whole_window(state: &PartitionState, is_trimmed: bool) -> bool {
     is_trimmed && state.changelog.end.is_some() || state.dedup.oldest().is_some_and(|oldest| state.changelog.begins_before(oldest))
 }
 
-/// Returns the start and the end of a changelog. Returns `None` if the changelog has an open transaction, or if the brokers do not answer.
+/// Returns the start offset and the end offset of a changelog. Returns `None` if the changelog has an open transaction, or if the brokers
+/// do not answer.
 fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Option<(Offset, Offset)> {
     let found = connection.reader.ends(&job.changelog);
     if let Ok(Some(ends)) = found {
@@ -374,7 +377,6 @@ fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &m
     }
     let now = runtime::now();
     let wait = job.wait.get_or_insert(Wait { since: now, reported: now });
-    // The pause grows with the time that the job has waited.
     job.pause = (runtime::since(wait.since) / 10).clamp(PAUSE, PAUSE_MAX);
     if runtime::since(wait.reported) <= PROGRESS_INTERVAL {
         return None;

@@ -35,7 +35,7 @@ pub(super) struct Context<B: Broker> {
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// A state to bring up to the group's committed offsets.
+/// The rebuild of one state, up to the group's committed offsets.
 pub(super) struct Job {
     pub(super) id: StateId,
     pub(super) claim: Claim,
@@ -84,8 +84,8 @@ impl Cancellation {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) == Stage::Cancelled
     }
 
-    /// Cancels the job. If the job is writing a checkpoint, waits until the checkpoint is written. The partition may be assigned to this
-    /// process again, and only one thread at a time may write its checkpoints.
+    /// Cancels the job. If the job is writing a checkpoint, waits until the checkpoint is written, because the partition may be assigned to
+    /// this process again, and only one thread at a time may write its checkpoints.
     pub(super) fn cancel(&self) {
         runtime::wait(&self.stage, &self.changed, |stage| {
             // A thread that panics must not wait.

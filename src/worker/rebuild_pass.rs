@@ -1,7 +1,7 @@
 //! One pass of a rebuild over a changelog.
 //!
-//! Owns the decision about what each record means for the rebuild: it is applied, skipped, or ends the pass. Must never apply a change that
-//! the group has not committed.
+//! Owns the decision whether a changelog record is applied, is skipped, or ends the pass. Must never apply a change that the group has not
+//! committed.
 
 use super::Error;
 use super::rebuild_job::{Context, Job, PROGRESS_INTERVAL};
@@ -14,11 +14,11 @@ use crate::runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Records that were skipped because they end past the committed offset. They may have several epochs.
+/// Changelog records that were skipped because they end past the committed offset. Their epochs can differ.
 pub(super) struct Skipped {
     /// The changelog offset of the first of these records.
     pub(super) offset: Offset,
-    /// The highest epoch before the first of these records.
+    /// The highest epoch of the records before the first of these records.
     pub(super) epoch: i64,
     topics: BTreeSet<String>,
 }
@@ -33,12 +33,12 @@ pub(super) struct Follow<'a, B: Broker> {
     pub(super) reported: Instant,
     pub(super) cut: Option<Cut>,
     pub(super) gap: bool,
-    /// The records that were skipped because they end past the committed offset. `None` if a later record of one of their topics was
-    /// applied: the group then never committed the skipped records.
+    /// The records that were skipped because they end past the committed offset. `None` if a later record of one of their input topics was
+    /// applied, because the group then never committed the skipped records.
     pub(super) past_bounds: Option<Skipped>,
-    /// True if a record starts after the applied offset, for example because `state.changelog` was off for a while.
+    /// True if the changelog lacks the effects of some input records, for example because `state.changelog` was off for a while.
     pub(super) has_hole: bool,
-    /// The input offsets that the group had reached, according to the changelog records after a gap.
+    /// If the changelog has a gap, the input offsets that the group had reached according to the changelog.
     pub(super) group_offsets: BTreeMap<String, Offset>,
     /// True if the store was quarantined while it held keys of the state.
     pub(super) is_lost: bool,
@@ -106,7 +106,7 @@ impl<B: Broker> Follow<'_, B> {
                     self.has_hole = true;
                     state.changelog.forget();
                 }
-                // A record without keys does not advance the state, so the slice comes from the record instead of the state.
+                // The state may not have reached the slice of a record without keys, so the record determines the slice.
                 let slice = record.slice.filter(|_| record.origin.clock == self.job.origin.clock);
                 let clock = if record.runs.is_empty() { slice } else { state.dedup.clock() };
                 let _ = state.changelog.logged(clock, logged.offset);
@@ -144,7 +144,8 @@ impl<B: Broker> Follow<'_, B> {
         Ok(true)
     }
 
-    /// Notes the input offsets that the group had reached. A warm-up also logs records that the group had read long before.
+    /// Notes the input offsets that the group had reached. A record of a warm-up never lowers these offsets, because a warm-up also logs
+    /// input records that the group had read long before.
     fn note_group_offsets(&mut self, record: &ChangelogRecord<'_>) {
         for span in &record.spans {
             let known = self.group_offsets.get(span.topic).copied().filter(|_| record.warms_up).unwrap_or(span.end);

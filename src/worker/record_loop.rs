@@ -75,8 +75,8 @@ pub(super) enum Stop {
     Full,
     /// The record is processed, and the changes of the warm-up must be logged.
     Unlogged,
-    /// The record and all later ones are passed over. They must wait for the warm-up of another topic that shares the state or for the next
-    /// commit.
+    /// The record and all later records are passed over. They must wait for the warm-up of another topic that shares the state or for the
+    /// next commit.
     Waits,
     Failed(SinkError),
     Undecided(VerdictError),
@@ -111,7 +111,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
     }
 
-    /// Writes a record to the destination of its verdict, if there is one.
+    /// Writes a record to the destination of its verdict, if the verdict has a destination.
     #[inline]
     fn write_judged(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
         let topic = self.topic;
@@ -143,8 +143,8 @@ impl<B: Broker> RecordLoop<'_, B> {
         let time = message.timestamp();
         let origin = || Origin { topic: message.topic(), partition: message.partition(), offset, time };
         route::headers(&topic.config, destination, verdict, invalid, detail, origin, self.headers);
-        // The timestamp may be the reason for the rejection, and the dead-letter topic might reject it, too. So the timestamp is only in a
-        // header.
+        // If a broker rejected the record, the timestamp may be the reason, and the dead-letter topic might reject it, too. So the dead
+        // letter has the timestamp only in a header.
         self.write(target, message, time.filter(|_| verdict != Verdict::Invalid(Reason::Refused)))?;
         self.tally.dead_letters += u64::from(destination == Destination::DeadLetters && !self.input.is_counted(offset));
         Ok(())

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::slice;
 use std::time::Duration;
 
-/// The number of records whose keys are extracted before the first one is judged.
+/// The number of records whose keys are extracted before the first of these records is judged.
 const PREFETCH_RECORDS: usize = 64;
 
 impl<B: Broker> Worker<B> {
@@ -121,7 +121,7 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Returns the data that the records of an input's rule share, or `None` if they must not be processed now.
+    /// Returns the data that the records of an input's rule share, or `None` if these records must not be processed now.
     fn record_loop(&mut self, of: InputId, now: Timestamp, bytes: usize) -> Option<RecordLoop<'_, B>> {
         let id = self.topics.input_of(of);
         let others_warm_up = self.assignment.any_warm_up && self.assignment.others_warm_up(&self.topics, id);
@@ -176,7 +176,7 @@ impl<B: Broker> Worker<B> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
             // The transaction is full but cannot be committed before all records of the replay are in it. New records wait, because they
-            // would make it even larger.
+            // would make the transaction even larger.
             Stop::Full if self.assignment.is_replaying() && !fault::defect("full_transaction_not_held") => {
                 self.assignment.holds_new_records = true;
                 Ok(Flow::Continue)
@@ -187,8 +187,9 @@ impl<B: Broker> Worker<B> {
                 self.checkpoint(false);
                 Ok(flow)
             }
-            // Logging must wait for the replay, and so must the warm-up, because its unlogged changes would otherwise grow without limit.
-            // The worker begins a transaction so that the replay can time out: a replay is given up when the open transaction is too old.
+            // Logging must wait for the replay, and so must the warm-up, because the unlogged changes of the warm-up would otherwise grow
+            // without limit. The worker begins a transaction so that the replay can time out: a replay is given up when the open
+            // transaction is too old.
             Stop::Unlogged if self.assignment.is_replaying() => {
                 self.assignment.holds_new_records = true;
                 self.writer.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Rewound), |()| Ok(Flow::Continue))
@@ -218,8 +219,8 @@ impl<B: Broker> Worker<B> {
                     (None, Err(NoKey::Invalid(invalid))) => Invalid::clone(invalid),
                     (None, _) => Invalid { reason, message: reason.label().to_owned() },
                 };
-                // The records before this record are processed, so the worker commits them before it ends. If the commit fails, all of them
-                // are read again.
+                // The records before this record are processed, so the worker commits them before it ends. If the commit fails, all these
+                // records are read again.
                 self.writer.ends_with.get_or_insert(Error::Invalid { partition, offset, invalid });
                 if self.assignment.is_replaying() { Ok(Flow::Continue) } else { self.commit(source) }
             }
@@ -323,7 +324,7 @@ impl<B: Broker> RecordLoop<'_, B> {
     }
 
     /// Forwards a record to the repartition topic, where it will be judged. A record without a key is not forwarded. Its verdict is
-    /// remembered, because a topic may reject the record.
+    /// remembered, because the output or dead-letter topic may reject the record.
     fn process_forwarded(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
         let offset = message.offset();
         let verdict = match (keyed, &self.topic.forward) {

@@ -13,7 +13,7 @@ use crate::record::TopicPartition;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<B: Broker> Worker<B> {
-    /// Aborts the open transaction and restores assigned partitions whose state cannot be trusted. `why` is the reason, for the log.
+    /// Aborts the open transaction and restores assigned partitions whose state cannot be trusted. The log shows `why`.
     fn restart(&mut self, source: &B::Consumer, partitions: &[TopicPartition], why: &str) -> Result<(), Error> {
         if self.writer.is_open() {
             self.abort(source, SinkError::Abort(format!("partitions must be restored, because {why}")))?;
@@ -70,8 +70,8 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so that other partitions can
-    /// continue. If none of them can be restored, aborts the transaction, and the replay starts again. Later transactions are smaller, so
-    /// that they can be replayed in time.
+    /// continue. If none of these partitions can be restored, aborts the transaction, and the replay starts again. Later transactions are
+    /// smaller, so that they can be replayed in time.
     pub(super) fn give_up_replay(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if let Some(Load { records, bytes }) = self.writer.repeated_too_slowly() {
             tracing::warn!(
@@ -87,10 +87,10 @@ impl<B: Broker> Worker<B> {
         self.restart(source, &missing, "the records of the aborted transaction were not read again in time")
     }
 
-    /// Shrinks transactions after the brokers did not accept the last ones before their timeout. All records that already have verdicts
-    /// must be in the same transaction. So the worker restores their partitions and judges these records again, which lets it use smaller
-    /// transactions. A state that exists only in this process cannot be restored, so its records are replayed unchanged. Forwarded records
-    /// have no verdicts, so any transaction can contain them.
+    /// Makes transactions smaller after the brokers did not accept the last transactions before their timeout. All records that already
+    /// have verdicts must be in the same transaction. So the worker restores their partitions and judges these records again, which lets it
+    /// use smaller transactions. A state that exists only in this process cannot be restored, so its records are replayed unchanged.
+    /// Forwarded records have no verdicts, so any transaction can contain them.
     pub(super) fn shrink_transactions(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !std::mem::take(&mut self.writer.shrinks) {
             return Ok(());

@@ -1,21 +1,21 @@
 //! Rejoins the group after the group fenced this member.
 //!
-//! Owns the decision about whether another process uses the same name. Must never continue with records that were read before, because the
+//! Owns the decision whether another process uses the same name. Must never process records that the fenced consumer has read, because the
 //! other process may have committed past them.
 //!
 //! When another process joins with a member's static name (`group.instance.id`), the group fences that member, and its consumer becomes
-//! unusable. But the group may also fence a member if there is no such process, for two reasons.
+//! unusable. The group can also fence a member although there is no such process, for two reasons.
 //!
-//! First, librdkafka forgets its member id when its session ends. Until the worker has answered the rebalance that follows, librdkafka
-//! sends heartbeats without an id. The answer may take long, because it may wait for a commit to the same broker. When the broker is back,
-//! it knows a different id for the name and fences the member (librdkafka issue 3437). Second, if the client has given up a join request
-//! and sent another one, the broker may process the two in the wrong order (KAFKA-20985). librdkafka and Kafka's Java client both leave the
-//! recovery to the application.
+//! First, if the session ends during an outage of the broker, librdkafka forgets its member id. Until the worker has answered the rebalance
+//! that follows, librdkafka sends heartbeats without an id. The answer can take long, because it may have to wait for a commit to the same
+//! broker. When the broker is back, it knows the name under a different id and fences the member (librdkafka issue 3437). Second, if the
+//! client has given up a join request and has sent another request, the broker may process the two requests in the wrong order
+//! (KAFKA-20985). librdkafka and Kafka's Java client both leave the recovery to the application.
 //!
-//! So the member rejoins: a new consumer takes the name back. If there is another process, it takes the name back as well. A successful
-//! commit in between proves nothing, because both processes may get that far. Only repeated fencing shows that there is another process.
-//! All writes of either process are safe, because the group accepts offsets only from the member that joined last, and producers with the
-//! same transactional id fence each other.
+//! So the member rejoins: a new consumer takes the name back. If there is another process, that process takes the name back as well. A
+//! successful commit in between proves nothing, because both processes can get that far. Only repeated fencing shows that there is another
+//! process. All writes of either process are safe, because the group accepts offsets only from the member that joined last, and producers
+//! with the same transactional id fence each other.
 
 use super::{Error, POLL_INTERVAL, Worker};
 use crate::broker::{self, Broker};

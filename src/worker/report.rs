@@ -63,13 +63,13 @@ impl Reporter {
         self.next = runtime::now();
     }
 
-    /// Adds the counts to the totals of all workers and resets them to 0.
+    /// Adds this worker's counts to the totals of all workers and resets this worker's counts to 0.
     pub(super) fn count(&mut self, stats: &Stats) {
         self.tallies.0.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
     }
 
-    /// Clears the blocked reason if no commit of this worker will clear it. This is the case if other members now own the partitions of the
-    /// aborted records, or if the partitions are committed up to their ends. Returns true if the reason was cleared.
+    /// Clears [`Reporter::blocked`] if no commit of this worker will clear it. This is the case if other members now own the partitions of
+    /// the aborted records, or if the partitions are committed up to their ends. Returns true if it was cleared.
     pub(super) fn unblock(&mut self, assignment: &Assignment, source: &impl Consumer) -> bool {
         let Some(blocked) = &self.blocked else { return false };
         let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position() >= end);

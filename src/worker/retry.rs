@@ -1,6 +1,6 @@
 //! Requests to the brokers that are retried until they are answered.
 //!
-//! Owns the check for a stop request, which every wait must make. Must never wait without this check.
+//! Owns the check for a stop request. Must never wait without this check.
 
 use super::topics::Topics;
 use super::{BLOCKED_AFTER, Error, POLL_INTERVAL, Worker};
@@ -18,7 +18,7 @@ const TRUNCATION_INTERVAL: Duration = Duration::from_millis(500);
 const TRUNCATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<B: Broker> Worker<B> {
-    /// Returns true if the worker must stop. Also records that the worker is alive, so every loop and every retry must call this.
+    /// Returns true if the worker must stop. Also notes that the worker is alive, so every loop and every retry must call this function.
     pub(super) fn check_stop(&self) -> bool {
         self.shared.is_stopped(self.number)
     }
@@ -39,7 +39,7 @@ impl<B: Broker> Worker<B> {
                         self.shared.stats.block(self.number, format!("waiting for the brokers: {error}"));
                     }
                     // Brokers do not return offsets while an open transaction contains them. If the coordinator has lost such a
-                    // transaction, it stays open, and the request never succeeds.
+                    // transaction, the transaction stays open, and the request never succeeds.
                     let advice = if waited > self.shared.config.worker.transaction_timeout * 2 {
                         "; if the brokers are healthy and the request is for committed offsets, find a hanging transaction with kafka-transactions.sh find-hanging --topic __consumer_offsets"
                     } else {
@@ -54,8 +54,8 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Returns the log start offset and the last stable offset of a partition. `read` is an offset up to which the group has read the
-    /// partition. If the last stable offset is below `read`, asks again until five seconds have passed since the time `since`. A leader
-    /// that was suspended during a failover briefly answers with outdated offsets.
+    /// partition. If the last stable offset is below `read`, asks again until five seconds have passed since the time `since`, because a
+    /// leader that was suspended during a failover briefly answers with outdated offsets.
     pub(super) fn watermarks(
         &self,
         source: &B::Consumer,

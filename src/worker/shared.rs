@@ -38,7 +38,7 @@ impl<B: Broker> Shared<B> {
         self.config.worker.max_transaction_records.min(UNLOGGED_MAX)
     }
 
-    /// Returns true if the workers must stop. Also records that worker `number` is alive.
+    /// Returns true if the workers must stop. Also notes that worker `number` is alive.
     pub(super) fn is_stopped(&self, number: usize) -> bool {
         if let Some(round) = self.stats.rounds.get(number) {
             round.note();

@@ -6,7 +6,7 @@ use crate::record::{Offset, Timestamp};
 use std::time::{Duration, Instant};
 
 /// The time without progress after which the worker asks a broker whether an open transaction holds the partition back. The answer is valid
-/// for the same time. Ordinary transactions are shorter than this.
+/// for the same time. Ordinary transactions are shorter.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
 
 /// The wait state of an input. See the module `pausing`.

@@ -1,6 +1,6 @@
 //! The offsets up to which a state and its changelog contain the records of an input.
 //!
-//! A topic with several rules has one state per rule. The states may be restored to different offsets. Must never set the offsets of the
+//! A topic with several rules has one state per rule. The states can be restored to different offsets. Must never set the offsets of the
 //! input.
 
 use super::ids::StateId;
@@ -12,11 +12,11 @@ pub(super) struct StateProgress {
     pub(super) state: StateId,
     /// The offset at which the state was restored. Records below this offset do not change the state.
     pub(super) start: Offset,
-    /// The state's changelog contains the effects of all records below this offset. `Offset::MAX` if the state has no changelog.
+    /// The offset below which the state's changelog contains the effects of all records. `Offset::MAX` if the state has no changelog.
     pub(super) logged: Offset,
-    /// The last checkpoint that this worker wrote contains the effects of all records below this offset. 0 before the first one.
+    /// The offset below which the last checkpoint of this worker contains the effects of all records. 0 before the first checkpoint.
     pub(super) checkpointed: Offset,
-    /// Stream time at the end of the warm-up, if known. Records of the warm-up cannot advance stream time past it.
+    /// Stream time at the end of the warm-up, if known. Records of the warm-up cannot advance stream time past this time.
     pub(super) warm_up_max_timestamp: Option<Timestamp>,
 }
 

@@ -78,8 +78,8 @@ impl Topics {
             let space = config.space_of(topic).id;
             let repartitioned = config.repartitioned(topic);
             let is_internal = repartitioned.is_some();
-            // Only records that `when` selects are forwarded. Their conditions are tested again only if the input has several rules, to
-            // find the rule of each record.
+            // Only records that `when` selects are forwarded. The conditions are tested again only if the input has several rules, to find
+            // the rule of each record.
             let is_selected = is_internal && config.rules(&topic.input).nth(1).is_none();
             let when = if is_selected { Vec::new() } else { topic.when.clone() };
             let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), when, ..topic.clone() };
@@ -179,12 +179,12 @@ impl Topics {
         }
     }
 
-    /// Finds a topic by name. If it has several rules, returns the first one.
+    /// Finds a topic by name. If the topic has several rules, returns the first rule.
     pub(super) fn find(&self, name: &str) -> Option<TopicId> {
         self.iter().find(|(_, topic)| topic.config.input == name).map(|(id, _)| id)
     }
 
-    /// Returns the configured topic. For a repartition topic, this is the topic whose records it holds.
+    /// Returns the configured topic. For a repartition topic, this is the topic whose records are forwarded to it.
     pub(super) fn configured(&self, id: TopicId) -> TopicId {
         let forwards = |(_, topic): &(TopicId, &InputTopic)| topic.counted == self[id].counted && topic.forward.is_some();
         let configured = self.iter().find(forwards).map_or(id, |(configured, _)| configured);
@@ -201,8 +201,7 @@ impl Topics {
     }
 }
 
-/// Groups spaces into units. Two spaces are in the same unit if an input has both, directly or through a chain of other inputs and
-/// spaces. Repeats until no unit changes.
+/// Groups spaces into units. Two spaces are in the same unit if an input uses both, or if a chain of other inputs and spaces connects them.
 fn connect(topics: &mut [InputTopic]) {
     loop {
         let mut is_changed = false;

@@ -1,6 +1,6 @@
 //! The load of the open transaction and its limit.
 //!
-//! Owns the limit: the configured limit, or a smaller one after transactions that timed out or were replayed too slowly. The limit must
+//! Owns the limit: the configured limit, or a smaller limit after transactions that timed out or were replayed too slowly. The limit must
 //! never be smaller than one record or stay small if the brokers accept more.
 
 use crate::fault;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 /// The number of key and value bytes at which a transaction is full, because unsent records use memory.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The divisor by which the limit shrinks after transactions that were too large. Each further such transaction applies the divisor again.
+/// The number by which a load that was too large is divided to get the new limit. Each further timeout without a commit in between divides
+/// by this number again.
 const SHRINK_DIVISOR: usize = 8;
 
 /// The number of processed records and the size in bytes of the written keys and values.
@@ -56,10 +57,10 @@ impl Limit {
         load.records >= self.current.records || load.bytes >= self.current.bytes
     }
 
-    /// Records that a transaction with this load was committed at this age. If the transaction was full, the limit rises. It doubles if the
-    /// age was less than a quarter of `timeout`, and rises by an eighth if the age was less than half of `timeout`. Otherwise, it rises by
-    /// 1/64, up to three quarters of the last load that was too large. It rises even after a slow commit, because the load may not be the
-    /// cause.
+    /// Notes that a transaction with this load was committed at this age. If the transaction was full, the limit rises. The limit doubles
+    /// if the age was less than a quarter of `timeout` and rises by an eighth if the age was less than half of `timeout`. Otherwise, the
+    /// limit rises by 1/64, up to three quarters of the last load that was too large. It rises even after a slow commit, because the commit
+    /// may have been slow for a reason other than the load.
     pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
         self.timed_out = 0;
         if !self.is_full(load) {
@@ -77,14 +78,14 @@ impl Limit {
         };
     }
 
-    /// Records that a transaction with this load timed out. Returns true if the next transactions are smaller. A single timeout does not
-    /// shrink them, because it may be an outage.
+    /// Notes that a transaction with this load timed out. Returns true if the next transactions are smaller. A single timeout does not
+    /// shrink them, because an outage may be the cause.
     pub(super) fn timed_out(&mut self, load: Load) -> bool {
         self.timed_out = self.timed_out.saturating_add(1);
         self.timed_out > 1 && self.shrink(load, SHRINK_DIVISOR.saturating_pow(self.timed_out - 1))
     }
 
-    /// Records that a replay was too slow when it had reached this load. Returns true if the next transactions are smaller.
+    /// Notes that a replay was too slow when it had reached this load. Returns true if the next transactions are smaller.
     pub(super) fn repeated_too_slowly(&mut self, load: Load) -> bool {
         self.shrink(load, SHRINK_DIVISOR)
     }

@@ -10,32 +10,32 @@
 //! judged later.
 //!
 //! **What an abort does.** `abort` calls `Worker::rewind` (`commit.rs`), which calls `Input::rewind` for every partition, unless the group
-//! has taken all partitions from this member. The position returns to the committed offset.
-//! The verdicts stay, but none of them is in the open transaction any longer ([`Verdicts::restart_replay`]). The replay of a partition is
-//! complete when all of its verdicts are in the open transaction again.
+//! has taken all partitions from this member. The position returns to the committed offset. The verdicts stay, but none of them is in the
+//! open transaction any longer ([`Verdicts::restart_replay`]). The replay of a partition is complete when all of its verdicts are in the
+//! open transaction again.
 //!
 //! **Who recalls a verdict.** `judge_one` (`judge.rs`) recalls the verdict of a record with [`Verdicts::recall`] and asks the filter only
-//! if there is none. `process_forwarded` does the same for records without a key, which are not forwarded.
+//! if the record has no verdict. `process_forwarded` does the same for records without a key, which are not forwarded.
 //!
-//! **What waits for the replay.** Until the replay of its partition is complete, records are not judged in batches, and the worker does not
-//! step over control records. Until the replays of all partitions are complete (`Assignment::is_replaying`), the worker commits nothing. If
-//! the transaction is full before that, new records of all partitions wait (`Assignment::holds_new_records`), and the replayed records
-//! exceed its limit. A state is checkpointed only when its inputs have no verdicts ([`Verdicts::is_empty`]).
+//! **What waits for the replay.** Until the replay of a partition is complete, its records are not judged in batches, and the worker does
+//! not step over its control records. Until the replays of all partitions are complete (`Assignment::is_replaying`), the worker commits
+//! nothing. If the transaction is full before that, new records of all partitions wait (`Assignment::holds_new_records`), and the replayed
+//! records may exceed the limit of the transaction. A state is checkpointed only when its inputs have no verdicts ([`Verdicts::is_empty`]).
 //!
-//! **Who drops a verdict.** `Input::note_commit` drops the verdicts of a committed transaction and, if forwarded records are committed
-//! although other records were rejected (`keep_forwarded`), those of their input. If the outcome of a transaction is unknown,
-//! `resolve_in_doubt` (`commit.rs`) reads the group's committed offset and treats the transaction as committed or aborted.
+//! **Who drops a verdict.** `Input::note_commit` drops the verdicts of the records in a committed transaction. If the outcome of a
+//! transaction is unknown, `resolve_in_doubt` (`commit.rs`) reads the group's committed offset and treats the transaction as committed or
+//! aborted.
 //!
 //! **Exceptions.**
 //!
 //! - If a topic rejects a record, `isolate_rejected` (`commit.rs`) makes the record invalid ([`Verdicts::refuse`]) or keeps the verdict and
-//!   writes fewer headers ([`Verdicts::shorten`]).
-//! - If a partition leaves this worker or is restored, its verdicts are dropped together with its state. The next state comes from the
-//!   committed offset. It does not contain the records, so they are judged again. `recovery.rs` restores a partition if a record does not
-//!   arrive again ([`Recall::Gap`]), if the replay takes longer than half of the transaction timeout, if transactions are too large for the
-//!   brokers, or if the state is lost.
-//! - If several entries of the configuration read the input, a record whose schema is unknown waits despite its verdict, unless the verdict
-//!   is invalid (`process_one`).
+//!   lets the next attempt write fewer headers ([`Verdicts::shorten`]).
+//! - If a partition leaves this worker or is restored, its verdicts are dropped together with its state. The next state is restored at the
+//!   committed offset and does not contain the uncommitted records, so they are judged again. `recovery.rs` restores a partition if a
+//!   record does not arrive again ([`Recall::Gap`]), if the replay takes longer than half of the transaction timeout, if transactions are
+//!   too large for the brokers, or if the state is lost.
+//! - If several entries of the configuration read the input, a record whose schema is unknown waits although it has a verdict, unless the
+//!   verdict is `Invalid` (`process_one`).
 
 use crate::record::{Invalid, Offset, Verdict};
 use std::collections::BTreeMap;
@@ -43,9 +43,9 @@ use std::collections::BTreeMap;
 /// The verdicts of one partition since its last commit, in offset order.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// One byte per verdict, because a transaction may have millions of records.
+    /// One byte per verdict, because a transaction can have millions of records.
     decided: Vec<Verdict>,
-    /// The offsets of the verdicts.
+    /// The offsets of the records with a verdict.
     runs: Vec<VerdictRun>,
     /// The number of verdicts whose records are in the open transaction. It is less than the total only after an abort.
     in_transaction: usize,
@@ -74,7 +74,7 @@ pub(super) enum Recall {
 }
 
 impl Verdicts {
-    /// Recalls the verdict of the next record.
+    /// Recalls the verdict of the next record, which was read at this offset.
     #[inline]
     pub(super) fn recall(&self, offset: Offset) -> Recall {
         let Some(&verdict) = self.decided.get(self.in_transaction) else { return Recall::New };
@@ -125,7 +125,7 @@ impl Verdicts {
     }
 
     fn offset(&self, index: usize) -> Offset {
-        // The first run always starts at index 0.
+        // The first run starts at index 0, so at least one run starts at or before `index`.
         self.runs[self.runs.partition_point(|run| run.first <= index) - 1].at(index)
     }
 
@@ -146,7 +146,7 @@ impl Verdicts {
             run.first = run.first.saturating_sub(self.in_transaction);
             is_left
         });
-        // The transaction may end within a run.
+        // If the transaction ended within a run, the rest of that run becomes the first run.
         if let Some(start) = left.filter(|_| self.runs.first().is_none_or(|run| run.first > 0)) {
             self.runs.insert(0, VerdictRun { start, first: 0 });
         }

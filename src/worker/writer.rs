@@ -42,14 +42,14 @@ pub(super) struct TransactionWriter<B: Broker> {
     limit: Limit,
     /// True if the brokers did not accept the last transactions in time. The next transactions must then be smaller.
     pub(super) shrinks: bool,
-    /// The durations of the last two commits. Only the shorter one counts, because a single slow commit may have been an outage.
+    /// The durations of the last two commits. Only the shorter duration counts, because a single slow commit may have been an outage.
     commits_took: [Duration; 2],
     replacements: u32,
     fencings: Vec<Instant>,
 }
 
 impl<B: Broker> TransactionWriter<B> {
-    /// Connects the producer of worker `number`. This ends the open transaction of its predecessor.
+    /// Connects the producer of worker `number`. This ends the open transaction of the previous producer with the same transactional id.
     pub(super) fn connect(shared: &Shared<B>, number: usize) -> Result<Self, Error> {
         let transactional_id = format!("{}-{}-{number}", shared.config.kafka.group_id, shared.instance);
         Ok(Self {
@@ -82,7 +82,7 @@ impl<B: Broker> TransactionWriter<B> {
         commit_after(interval, one.min(next), self.transaction_timeout)
     }
 
-    /// Begins a transaction, unless one is open.
+    /// Begins a transaction, unless a transaction is already open.
     #[inline]
     pub(super) fn begin(&mut self) -> Result<(), SinkError> {
         if self.transaction.is_none() {
@@ -120,7 +120,7 @@ impl<B: Broker> TransactionWriter<B> {
         self.limit.room(self.transaction.as_ref().map_or_else(Load::default, |transaction| transaction.load))
     }
 
-    /// Notes that the open transaction failed for another reason than a rejected record. If the transaction was older than the delivery
+    /// Notes that the open transaction failed for a reason other than a rejected record. If the transaction was older than the delivery
     /// timeout, the next transactions may have to be smaller.
     pub(super) fn failed(&mut self) {
         if let Some(transaction) =
@@ -130,7 +130,7 @@ impl<B: Broker> TransactionWriter<B> {
         }
     }
 
-    /// Records that a replay was too slow. Returns the new limit if the next transactions are smaller.
+    /// Notes that a replay was too slow. Returns the new limit if the next transactions are smaller.
     pub(super) fn repeated_too_slowly(&mut self) -> Option<Load> {
         let load = self.transaction.as_ref()?.load;
         self.limit.repeated_too_slowly(load).then(|| self.limit.current())
@@ -168,7 +168,7 @@ impl<B: Broker> TransactionWriter<B> {
         self.aborts.checked_sub(2).map_or(Duration::ZERO, |doublings| (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX))
     }
 
-    /// Records that the producer was fenced. Brokers report the same error when they abort a transaction that was open for too long, for
+    /// Notes that the producer was fenced. Brokers report the same error when they abort a transaction that was open for too long, for
     /// example after an outage, and for late requests of that transaction. If other transactions are fenced repeatedly, another process has
     /// the same transactional id, and this worker ends.
     pub(super) fn fenced(&mut self, reason: &str) -> Result<(), Error> {
@@ -183,7 +183,7 @@ impl<B: Broker> TransactionWriter<B> {
         Err(Error::Exit(broker::duplicate_producer(&self.transactional_id, reason)))
     }
 
-    /// Counts and logs a transaction with an unknown outcome. Fails if there were too many of them since the last commit.
+    /// Counts and logs a transaction with an unknown outcome. Fails if there were too many such transactions since the last commit.
     pub(super) fn note_in_doubt(&mut self, reason: &str) -> Result<(), Error> {
         self.replacements += 1;
         tracing::warn!(
@@ -200,7 +200,7 @@ impl<B: Broker> TransactionWriter<B> {
         )))
     }
 
-    /// Aborts the open transaction before the worker ends. Otherwise, readers would wait until it times out.
+    /// Aborts the open transaction before the worker ends. Otherwise, readers would wait until the transaction times out.
     pub(super) fn leave(&mut self) {
         if self.is_open() {
             self.sink.leave();
@@ -208,7 +208,7 @@ impl<B: Broker> TransactionWriter<B> {
         }
     }
 
-    /// Replaces the producer. The new producer ends the open transaction of the old one and fences its late requests.
+    /// Replaces the producer. The new producer ends the open transaction of the old producer and fences late requests of the old producer.
     pub(super) fn replace_sink(&mut self, shared: &Shared<B>, number: usize, batch_bytes: usize) -> Result<(), Error> {
         let sink = connect(shared, number, &self.transactional_id, batch_bytes)?;
         sink.learn_from(&self.sink);
@@ -218,15 +218,16 @@ impl<B: Broker> TransactionWriter<B> {
 }
 
 /// Returns the age at which to commit a transaction if recent commits took `commit_took`. Commits of many partitions are slow, and the
-/// worker reads little during a commit. So it spends at least a fifth of its time reading, unless the transaction would come close to its
-/// timeout.
+/// worker reads little during a commit. So the worker spends at least a fifth of its time reading, unless the transaction would come close
+/// to its timeout.
 fn commit_after(interval: Duration, commit_took: Duration, transaction_timeout: Duration) -> Duration {
     interval.max((commit_took / 4).min((transaction_timeout / 2).saturating_sub(commit_took)))
 }
 
 fn connect<B: Broker>(shared: &Shared<B>, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink<B>, Error> {
     let Shared { config, cluster, .. } = shared;
-    // With `repartition`, records come from the repartition topic or from the input. The larger partition count applies.
+    // With `repartition`, records come from the repartition topic or from the input, so the larger partition count of the two topics
+    // applies.
     let of = |topic: &str| cluster.partitions.get(topic).copied().unwrap_or(0);
     let read = |topic: &Topic| of(&topic.input).max(config.repartitioned(topic).map_or(0, |between| of(&between)));
     let partitions = config.topics.iter().map(read).fold(0, u32::saturating_add);

@@ -55,7 +55,7 @@ fn rules(with: impl Fn(Window) -> (Option<Spec>, bool) + Clone) -> impl Strategy
 
 /// Rules with slices. Their state does not depend on expired keys.
 fn sliced() -> impl Strategy<Value = Rules> {
-    // The capacity is so small that slices overflow into chained layers, and that later slices are sized from earlier ones.
+    // The capacity is so small that slices overflow into chained layers, and that later slices are sized from earlier slices.
     let aging = |rate: f64| {
         move |window| {
             let growth = Growth { adapt: true, ..Growth::default() };

@@ -82,7 +82,7 @@ fn records_of_the_previous_owner_after_a_takeover_are_void() {
     }
 }
 
-/// After an offset reset, a group may commit exactly the same records again.
+/// After an offset reset, a group can commit exactly the same records again.
 #[test]
 fn the_same_records_of_another_epoch_are_a_different_commit() {
     let rules = Rules { window: Window::keys(100, 1), filter: None, exact: true, refresh: false, late: Late::Emit, emit: Emit::First };

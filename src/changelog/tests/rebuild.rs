@@ -8,7 +8,7 @@ fn follow(rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
 }
 
 /// Rebuilds a state from a changelog whose records have one key per offset. Returns the offset after the last applied record. Panics unless
-/// the state has exactly the keys of all offsets below the returned one.
+/// the state has exactly the keys of all offsets below the returned offset.
 fn rebuild(log: &[Vec<u8>], bound: Option<Offset>) -> Offset {
     let mut cuts = Vec::new();
     'again: loop {
@@ -28,7 +28,7 @@ fn rebuild(log: &[Vec<u8>], bound: Option<Offset>) -> Offset {
     }
 }
 
-/// Rebuilds a state with the settings in `origin` and `rules`, which may differ from those of the changelog.
+/// Rebuilds a state with the settings in `origin` and `rules`, which may differ from the settings of the changelog.
 fn follow_as(origin: Origin, rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
     let (mut applier, mut dedup) = (applier_of(origin), Dedup::new(rules));
     for bytes in log {
@@ -128,7 +128,7 @@ fn keys_logged_by_one_kind_are_remembered_by_another() {
         let origin = Origin { clock: clock(logged), kind: number as u64, ..ORIGIN };
         let (mut live, mut pending, mut log) = (Dedup::new(*logged), PendingChanges::default(), Vec::new());
         for offset in 0..4_000_i64 {
-            // The window contains a few hundred keys at the end. A stable filter has replaced all of its keys several times.
+            // At the end, the window contains about 1,000 keys. A stable filter has replaced all of its keys several times.
             let _ = live.judge(key(offset.cast_unsigned()), Some(1_700_000_000_000 + offset), i64::MAX).unwrap();
             pending.note(&live, TopicId(0), offset, key(offset.cast_unsigned()));
             if offset % 100 == 99 {

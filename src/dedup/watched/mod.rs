@@ -9,15 +9,15 @@ use crate::key::Fingerprint;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// Planned maximum number of watched keys of a small filter at capacity. If a filter remembers fewer keys, all of them are watched.
+/// The planned maximum number of watched keys of a small filter at capacity. If a filter remembers fewer keys, all of them are watched.
 const KEYS_MIN: u64 = 1 << 10;
-/// Planned maximum number of watched keys of a large filter at capacity. A watched key uses 33 bytes of a hash table that may be half
+/// The planned maximum number of watched keys of a large filter at capacity. A watched key uses 33 bytes of a hash table that may be half
 /// empty.
 const KEYS_MAX: u64 = 1 << 14;
 /// The ratio of all keys to sampled keys, for a filter that remembers between `KEYS_MIN * SHARE` and `KEYS_MAX * SHARE` keys at capacity.
 const SHARE: u64 = 64;
-/// The factor by which the number of watched keys of an overfull filter may exceed the planned number. Above that, the sampled share of
-/// keys is halved.
+/// The factor by which the number of watched keys of an overfull filter may exceed the planned number. Above this factor, the sampled share
+/// of keys is halved.
 const OVERFULL: u64 = 4;
 /// The ratio of the maximum to the current number of watched keys above which a halved share of keys is doubled again.
 const SPARSE: u64 = 8;
@@ -34,9 +34,9 @@ struct WatchedKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
-    /// Number of unseen keys of the sample that were looked up.
+    /// The number of unseen keys of the sample that were looked up.
     pub checked: u64,
-    /// Number of these keys that the filter wrongly reported as seen, so that their records were dropped.
+    /// The number of these keys that the filter wrongly reported as seen, so that their records were dropped.
     pub wrong: u64,
 }
 
@@ -73,7 +73,7 @@ impl Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StoredWatchedKeys", into = "StoredWatchedKeys")]
 pub struct WatchedKeys {
-    /// One key in 2^`halvings` counts towards the measured rate.
+    /// The number of times that the share of counted keys was halved: one key in 2^`halvings` counts towards the measured rate.
     halvings: u32,
     /// The minimum to which `halvings` may return after a burst.
     least: u32,
@@ -161,8 +161,8 @@ impl WatchedKeys {
         }
     }
 
-    /// Records that a key is inserted from a changelog or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key
-    /// that the sample lacks was emitted before the start of a trimmed changelog and is watched from now on.
+    /// Notes that a key is inserted from a changelog or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key that
+    /// the sample lacks was emitted before the start of a trimmed changelog and is watched from now on.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());

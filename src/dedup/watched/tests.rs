@@ -1,4 +1,4 @@
-//! Promise: the measured rate equals an exact count.
+//! Promise: if all keys are watched, the counts are exact. Otherwise, the confidence interval contains the true rate.
 
 use super::*;
 use crate::dedup::{Dedup, Emit, Late, Rules};
@@ -89,11 +89,11 @@ fn the_observed_interval_contains_the_true_rate() {
             let (truth, observed, watched) = rates(filter, window, round * keys..(round + 1) * keys);
             let (low, high) = observed.interval();
             assert!(observed.checked < keys / 8 && watched <= KEYS_MIN * OVERFULL, "{observed:?} {watched}");
-            // An overfull filter that may not grow is far beyond its target, and the measurement shows it.
+            // An overfull filter that cannot grow is far above its target rate, and the interval must show this.
             assert_eq!(low > 0.05, overfill > 1, "{observed:?}");
             (low..=high).contains(&truth)
         });
-        // With 95 % intervals, fewer than 51 of 60 are very unlikely.
+        // If the intervals are correct at 95 %, fewer than 51 hits in 60 rounds are very unlikely.
         let covered = covered.count();
         assert!(covered >= 51, "{covered} of {rounds} intervals hold the true rate of {filter:?}");
     }

@@ -1,7 +1,7 @@
 //! The starting offsets of a group that has committed nothing, with `kafka.start = "latest"`.
 //!
-//! Owns the decision about whether the group is new or has lost its offsets. Must never skip records that the group was about to read or
-//! let two members commit for one partition.
+//! Owns the decision whether the group is new or has lost its offsets. Must never skip records that the group was about to read or let two
+//! members commit for one partition.
 //!
 //! The owner of partition 0 commits the starting offsets of all partitions of a topic at once. If each member committed only its own
 //! partitions, a partition without an offset would be ambiguous: its owner may not have started to read it yet, or it was added later and
@@ -23,8 +23,8 @@ const INTERVAL: Duration = Duration::from_millis(200);
 impl<B: Broker> Worker<B> {
     /// Moves partitions from `all` to `Assignment::unbegun` if they must wait until the group starts to read their topic.
     ///
-    /// If a checkpoint, a changelog, or a repartition topic shows that the group has started before, its offsets were lost. In that case,
-    /// no partition of the topic waits, and no record is skipped.
+    /// If a checkpoint, a changelog, or a repartition topic shows that the group has started before, the group has lost its offsets. In
+    /// that case, no partition of the topic waits, and no record is skipped.
     pub(super) fn take_unbegun(&mut self, source: &B::Consumer, all: &mut Vec<AssignedPartition>, since: Instant) -> Result<(), Error> {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());
@@ -42,8 +42,8 @@ impl<B: Broker> Worker<B> {
                 }
                 continue;
             }
-            // If partition 0 has no offset although other partitions have one, its owner has not completed the commit or has left. This
-            // member then waits for the current owner of partition 0.
+            // If partition 0 has no offset although other partitions have an offset, its owner has not completed the commit or has left.
+            // This member then waits for the current owner of partition 0.
             if !is_any && self.has_begun(source, topic, all)? {
                 tracing::warn!(
                     topic = self.topics[topic].config.input,
@@ -54,7 +54,7 @@ impl<B: Broker> Worker<B> {
             if owns_first {
                 self.find_ends(source, &partitions, all)?;
             }
-            // A repartition topic waits together with its input. Otherwise, its checkpoint or changelog would make the group look as if it
+            // A repartition topic waits together with its input. Otherwise, its checkpoint or changelog would make it look as if the group
             // had started.
             let (unbegun, begun) = std::mem::take(all).into_iter().partition(|assigned| self.topics.configured(assigned.topic) == topic);
             *all = begun;
@@ -96,7 +96,7 @@ impl<B: Broker> Worker<B> {
         began: Instant,
     ) -> Result<(), Error> {
         for (partition, committed) in partitions.iter().zip(committed) {
-            // A different id belongs to an earlier topic of this name.
+            // An offset with a different topic id belongs to an earlier topic with this name.
             let is_of = |assigned: &AssignedPartition| {
                 Note::read(&committed.metadata).id.is_none_or(|id| log_id(&assigned.topic_incarnation).is_none_or(|own| own == id))
             };
@@ -119,8 +119,8 @@ impl<B: Broker> Worker<B> {
         if states.filter_map(|id| self.assignment.states.get(&id)).any(|state| !state.offsets.is_empty()) {
             return Ok(true);
         }
-        // Changelog records count as evidence, although all of them may come from other topics of the space. Without them, a group whose
-        // only trace is the changelog would be taken for a new group.
+        // Changelog records count as evidence, although all of them may come from other topics of the space. Otherwise, a group whose only
+        // trace is the changelog would be taken for a new group.
         let own = self.topics.iter().filter(|(_, rule)| self.topics.configured(rule.of_input[0]) == topic).map(|(_, rule)| rule);
         let names: BTreeSet<_> = own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)).collect();
         for name in names {
@@ -135,8 +135,8 @@ impl<B: Broker> Worker<B> {
         Ok(false)
     }
 
-    /// Returns true if an internal topic contains a committed record or contained one that was deleted. An aborted transaction, such as the
-    /// transaction of a killed seed, leaves offsets but no record.
+    /// Returns true if a partition of an internal topic contains a committed record, or if some of its records were deleted. An aborted
+    /// transaction, such as the transaction of a killed seed, leaves offsets but no record.
     fn has_committed_record(&self, of: &TopicPartition) -> Result<bool, Error> {
         let reader = self.retry_until_answered(|| self.shared.broker.changelog_reader(&self.shared.config))?;
         let asked = runtime::now();

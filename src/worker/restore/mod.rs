@@ -2,8 +2,7 @@
 //!
 //! Owns the choice between these sources. A restore loads the checkpoint, unless it is past the committed offset. A rebuild applies the
 //! changelog after that checkpoint, while the workers process other partitions. If the changelog does not reach the committed offset, a
-//! warm-up reads the input again without emitting. Must never start past the committed offset, unless the log starts after
-//! that offset.
+//! warm-up reads the input again without emitting. Must never start past the committed offset, unless the log starts after that offset.
 
 mod first;
 mod resumption;
@@ -75,7 +74,7 @@ impl<B: Broker> Worker<B> {
         }
         let unbegun = self.assignment.unbegun.len();
         self.take_unbegun(source, &mut all, began)?;
-        // The topics of a space share their state. If the state is past the committed offset of one topic, none of them can use it.
+        // The topics of a space share their state. If the state is past the committed offset of any topic, none of the topics can use it.
         for assigned in &all {
             self.drop_if_ahead(source, assigned)?;
         }
@@ -155,8 +154,8 @@ impl<B: Broker> Worker<B> {
         let is_new = !self.is_used(id);
         let has_changelog = self.topics.first_of(id.space).changelog.is_some();
         let Some(state) = self.assignment.states.get(&id).filter(|_| is_new && has_changelog) else { return false };
-        // An empty input does not prove that the group is new, because the input may have been recreated. Only the changelog can prove
-        // that.
+        // An empty input does not prove that the group is new, because the input may have been recreated. Only the changelog shows whether
+        // the group is new.
         !assigned.iter().all(|assigned| {
             let offset = state.offset(&assigned.topic_incarnation);
             // A checkpoint from before a seed may have the same offset that the seed commits, but it lacks the seeded keys.
@@ -169,7 +168,7 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Starts to rebuild the states of a unit that are not at the group's committed offsets, or all states of the unit if `starts_over` is
-    /// set. The partitions in `assigned` wait until all states of the unit are restored.
+    /// true. The partitions in `assigned` wait until all states of the unit are restored.
     fn rebuild_unit(&mut self, unit: UnitId, assigned: Vec<AssignedPartition>, starts_over: bool) {
         let of_inputs = assigned.iter().filter(|assigned| self.topics[assigned.topic].forward.is_none());
         let ids: BTreeSet<_> = of_inputs.flat_map(|assigned| self.topics.states_of(assigned.input())).collect();
@@ -205,7 +204,8 @@ impl<B: Broker> Worker<B> {
             state = PartitionState::new(topic.rules);
         }
         let bounds = assigned.iter().filter_map(|assigned| Some((assigned.topic_incarnation.clone(), assigned.committed.offset?)));
-        // Keys that had expired at the last commit are not needed. The topics of a space share their stream time.
+        // Keys that had expired at the last commit are not needed. The topics of a space share their stream time, so the latest committed
+        // stream time counts.
         let time = |assigned: &AssignedPartition| {
             let note = assigned.note();
             // A commit has this stream time only if the input had a single rule at that time. If the input has several rules now, the
@@ -243,7 +243,7 @@ impl<B: Broker> Worker<B> {
         Some(cancellation)
     }
 
-    /// Restores assigned partitions again from the committed offsets. `why` is the reason, for the log. No transaction may be open.
+    /// Restores assigned partitions again from the committed offsets. The log shows `why`. No transaction may be open.
     pub(super) fn restore_assigned(&mut self, source: &B::Consumer, partitions: &[TopicPartition], why: &str) -> Result<(), Error> {
         tracing::warn!(partitions = %super::partition::names(partitions), why, "restoring partitions from their committed offsets");
         // The topics of a space share their state, so they are restored together.
@@ -276,7 +276,7 @@ impl<B: Broker> Worker<B> {
                 continue;
             }
             let Some(mut pending) = self.assignment.pending_restores.remove(&unit) else { continue };
-            // Some of the partitions may have been revoked meanwhile.
+            // If partitions were revoked meanwhile, the states that only these partitions used are not needed.
             pending
                 .states
                 .retain(|&id, _| pending.assigned.iter().any(|assigned| self.topics.states_of(assigned.input()).any(|of| of == id)));
@@ -396,7 +396,7 @@ impl<B: Broker> Worker<B> {
     }
 }
 
-/// Returns the committed offset, unless it belongs to a topic with this name and another id.
+/// Returns the committed offset, unless it belongs to an earlier topic with the same name.
 fn of_topic_id(partition: &TopicPartition, id: Option<&str>, committed: Committed) -> Committed {
     match (Note::read(&committed.metadata).id, id) {
         (Some(of), Some(id)) if of != id => {

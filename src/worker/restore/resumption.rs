@@ -17,10 +17,10 @@ use std::time::Instant;
 /// The offset at which a state resumes and the end of its warm-up.
 pub(super) struct Resumption {
     pub(super) start: Offset,
-    /// The end of the warm-up. If there is no warm-up, this is the offset of the state: `start`, or less if the records in between have
-    /// expired or do not belong to the state.
+    /// The end of the warm-up. If there is no warm-up, this is the offset of the state: `start`, or a lower offset if the records from
+    /// there to `start` have expired or do not belong to the state.
     pub(super) warm_until: Offset,
-    /// True if the log ends below the offset that the group had reached, so that the partition resumes at the end of the log.
+    /// True if the partition resumes at the end of the log, because the log ends below the offset that the group had reached.
     pub(super) is_elsewhere: bool,
 }
 
@@ -67,7 +67,7 @@ impl<B: Broker> Worker<B> {
 
     /// Returns true if a checkpoint belongs to an earlier topic with the same name. The check is needed only if the brokers report no topic
     /// ids and the group has no committed offset: Kafka deletes a topic's committed offsets together with the topic. If the new topic is
-    /// longer than the old one, only its records show the difference. In the old topic, no record below the checkpoint's offset was later
+    /// longer than the old topic, only its records show the difference. In the old topic, no record below the checkpoint's offset was later
     /// than the checkpoint's stream time, except for records that were ahead of the clock. Because of such a record, this function may
     /// return true by mistake. The topic is then read from its start with an empty state, which loses no record but may emit duplicates.
     fn is_of_another_log(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, stored: Offset) -> Result<bool, Error> {
