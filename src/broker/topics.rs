@@ -197,7 +197,7 @@ pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: 
                 if is_rebuilding {
                     super::throttle::report("topics: rebuilding", |_| {
                         tracing::info!(
-                            "the topics that match the patterns in `input` have changed; the workers wait for the running rebuilds before they restart, but for at most ten minutes"
+                            "the topics that match the patterns in `input` have changed; the workers restart after the running rebuilds, but at the latest after ten minutes"
                         );
                     });
                 }

@@ -13,7 +13,7 @@ impl Comparison {
         let each = if ask.partitions == 1 { "1 partition".to_owned() } else { format!("{} partitions", ask.partitions) };
         _ = writeln!(
             text,
-            "{} keys per window of {} slices, {each}\nrate: false positive rate, at most {:e} when every slice is full;\n      the mean over a window is not higher\n",
+            "{} keys per window of {} slices, {each}\nrate: false-positive rate, at most {:e} when every slice is full;\n      the mean over a window is not higher\n",
             count(ask.keys),
             ask.slices,
             ask.false_positive_rate

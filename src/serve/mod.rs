@@ -138,7 +138,7 @@ impl Server {
         let (stop_http, http_stops) = oneshot::channel::<Infallible>();
         let http = http.map(|http| {
             if let Ok(address) = http.local_addr() {
-                tracing::info!(address = %address, "listening for http");
+                tracing::info!(address = %address, "listening for HTTP");
             }
             let server = Arc::clone(&self);
             tokio::spawn(http::serve(http, server, async { drop(http_stops.await) }))

@@ -49,7 +49,7 @@ pub struct Stats {
     /// Time from the start of a transaction to its end.
     pub transaction_time: Histogram,
     pub checkpoint_time: Histogram,
-    /// Time from the assignment of a partition to its first record.
+    /// Time from the assignment of a partition until its state is restored.
     pub restore_time: Histogram,
     /// Time of the last answer from a broker to a producer of this process or to its request for the topics. Producers send a request at
     /// least every ten seconds.
@@ -149,7 +149,7 @@ pub struct StateReport {
     pub bytes: u64,
     /// Keys of the open slice divided by the capacity of a slice.
     pub load: f64,
-    /// False positive rate, estimated from the contents of the filter.
+    /// False-positive rate, estimated from the contents of the filter.
     pub estimated: f64,
     /// Observed false positives, or `None` if an exact store confirms every drop.
     pub observed: Option<Observed>,

@@ -16,7 +16,7 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
     /// An invalid record in a topic with `on_invalid = "fail"`.
-    #[error("{partition} offset {offset}: {invalid}. The worker stopped at this record. To continue past it, set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}; to prevent more such records, {}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"," }, .partition.topic, if invalid.reason.is_of_broker() { "change the settings of the topic that rejected it" } else { "fix the cause, which is usually the producer" })]
+    #[error("{partition} offset {offset}: {invalid}. The worker stopped at this record. To continue past it, set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}; to prevent more such records, {}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"," }, .partition.topic, if invalid.reason.is_of_broker() { "change the settings of the topic that rejected the record" } else { "fix the cause, which is usually the producer" })]
     Invalid {
         partition: TopicPartition,
         offset: Offset,

@@ -383,7 +383,7 @@ fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &m
     match found {
         Ok(_) => tracing::warn!(
             changelog = %job.changelog,
-            "the rebuild is waiting for an open transaction in the changelog; if the transaction does not end, find it with kafka-transactions.sh find-hanging"
+            "the rebuild is waiting for an open transaction in the changelog; if the transaction does not end, find it with kafka-transactions.sh find-hanging and abort it"
         ),
         Err(error) => {
             tracing::warn!(changelog = %job.changelog, error = %error, "a request to the brokers has not succeeded yet; retrying");

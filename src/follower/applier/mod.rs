@@ -176,7 +176,7 @@ impl<'a> PartitionApplier<'a> {
             tracing::warn!(changelog = %self.changelog, "the changelog was recreated; loading it again");
             self.forget();
         } else if watermarks.low > self.next && self.reading == Reading::Active {
-            tracing::warn!(changelog = %self.changelog, trimmed_to = watermarks.low, read_to = self.next, "the changelog was trimmed past the last offset that was read; loading the changelog again");
+            tracing::warn!(changelog = %self.changelog, trimmed_to = watermarks.low, read_to = self.next, "records of the changelog were deleted before this server read them; loading the changelog again");
             self.forget();
         }
         (self.low, self.end, self.log) = (watermarks.low, watermarks.end, watermarks.log.clone().or(self.log.take()));
