@@ -139,7 +139,7 @@ pub fn followed<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
 pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     let known = stats.left_out();
     for left_out in left_out.iter().filter(|left_out| !known.contains(left_out)) {
-        tracing::warn!("{left_out}; the worker checks this topic again every time it lists the topics");
+        tracing::warn!("{left_out}; the worker checks regularly whether it can read this topic");
     }
     stats.set_left_out(left_out);
 }

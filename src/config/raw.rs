@@ -161,7 +161,7 @@ impl Default for Log {
     }
 }
 
-/// The schema registry for Avro and Protobuf records. Needed only for such records.
+/// The schema registry. Required only for Avro and Protobuf records with the frame of a registry.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct SchemaRegistry {
@@ -194,9 +194,9 @@ pub(super) struct RegistryOAuth {
     /// URL of a token endpoint, or `file:///path` for a token in a file that another process renews. Required.
     #[schemars(required)]
     pub(super) token_endpoint_url: Option<String>,
-    /// Client ID, for a token endpoint.
+    /// Client ID. Required for a token endpoint.
     pub(super) client_id: Option<String>,
-    /// Client secret.
+    /// Client secret. Required for a token endpoint.
     pub(super) client_secret: Option<String>,
     /// Scopes to request, separated by spaces.
     pub(super) scope: Option<String>,

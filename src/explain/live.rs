@@ -58,7 +58,8 @@ pub fn record(
             explanation.certain = is_pending;
             if !is_pending {
                 explanation.limits.push(
-                    "the verdict is that of the current configuration; the record may have been processed with another one".to_owned(),
+                    "the verdict is that of the current configuration; the record may have been processed with another configuration"
+                        .to_owned(),
                 );
             }
             explanation.sentences = render::without_key(topic, verdict, &no_key, committed.filter(|_| is_pending));

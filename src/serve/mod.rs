@@ -180,7 +180,10 @@ impl Server {
             self.writer.as_ref().map_or(Ok(()), |writer| writer.flush(left))
         });
         if let Ok(Err(writes)) = flushed.await {
-            tracing::warn!(writes, "the brokers did not acknowledge these writes in time; they may still be in the topics");
+            tracing::warn!(
+                writes,
+                "the brokers did not acknowledge all writes of clients in time; the unacknowledged records may be in the topics anyway"
+            );
         }
     }
 

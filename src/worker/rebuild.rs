@@ -334,7 +334,7 @@ fn read_all<B: Broker>(
             state.outrank(applier.epoch);
             return Ok(Some(state));
         }
-        tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "changes for input records from this offset on are void, because the group's offsets were reset or were never committed; loading the changelog again without these changes");
+        tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "ignoring the changelog's changes for input records from this offset on, because the group's offsets were reset or the changes were never committed; loading the changelog again");
         cut.add_to(&mut cuts);
         // A checkpoint from before all resets has none of the changes that they make void.
         let is_before = |state: &PartitionState| cuts.iter().all(|cut| state.offset(&cut.topic).is_some_and(|offset| offset <= cut.start));
