@@ -135,7 +135,7 @@ fn counted(sample: &Sample, window_ms: Option<u64>) -> String {
                 let per_hour = u128::from(sample.distinct) * 3_600_000 / u128::from(span_ms.max(1));
                 _ = writeln!(
                     text,
-                    "        covers only {span}, less than a window; extrapolated: --rate {per_hour}/h --window {}",
+                    "        covers only {span}, less than a window; to extrapolate, use --rate {per_hour}/h --window {}",
                     duration(window_ms).replace(' ', "")
                 );
             }
