@@ -235,8 +235,8 @@ pub(super) struct Serve {
     pub(super) partitioner: Option<Partitioner>,
     /// Allow clients to write. `BF.ADD` and similar commands then write a record for the key to the space's input.
     pub(super) writes: Switch,
-    /// Maximum time since the last contact with the brokers. After that time, the server returns errors. By default, a server without
-    /// brokers keeps answering from its last state.
+    /// Maximum age of the server's state. If the state is older because the server cannot reach the brokers or cannot keep up, the server
+    /// returns errors. By default, the server keeps answering from its last state.
     pub(super) max_staleness: Option<Span>,
     /// Filters of this server that differ from the worker's filters, by the name of the space. Required for a space if the worker's
     /// filter is of kind `exact`.
@@ -347,7 +347,7 @@ pub(super) struct Topic {
     /// Action for tombstones (records with a null value) if the key needs the value. Otherwise, a tombstone is a record like
     /// any other.
     pub(super) on_tombstone: OnTombstone,
-    /// Action for invalid records: those without a key, and those that the output rejects.
+    /// Action for invalid records: those without a usable key or event time, and those that the output rejects.
     pub(super) on_invalid: OnInvalid,
     /// Count records and duplicates by a value, such as a tenant: `{ header = "name" }` or `{ field = "/pointer" }`. A worker
     /// counts a sample of one record in 32. Up to 64 frequent values have their own counts, and all others share one.

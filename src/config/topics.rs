@@ -178,7 +178,7 @@ fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
         for (field, name) in written {
             if let Some((_, Topic { entry: reader, .. })) = topics.iter().find(|(_, reader)| reader.input == *name) {
                 let message = format!(
-                    "{name:?} is the input of topics[{reader}], so the worker would read its own output in an endless loop; use another topic"
+                    "{name:?} is the input of topics[{reader}], and a topic cannot be both an input and an output of one configuration; use another topic"
                 );
                 diagnostics.add(&topic.setting(field), message);
             }

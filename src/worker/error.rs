@@ -25,7 +25,7 @@ pub enum Error {
     },
     /// A state that cannot be restored, with `state.cold_start = "fail"`.
     #[error(
-        "cannot restore all seen keys of {partition}: {why}; to start anyway, set state.cold_start to \"rebuild\", which reads one window of the input again, or to \"empty\", which may emit duplicates"
+        "cannot restore all seen keys of {partition}: {why}; to start anyway, set state.cold_start to \"rebuild\", which reads one window of the input again (all records if the topic has `time` or a window by count), or to \"empty\", which may emit duplicates"
     )]
     ColdStart {
         partition: TopicPartition,

@@ -219,7 +219,7 @@ impl Config {
             if let Some(reader) = self.topics.iter().find(|reader| reader.input == name) {
                 let setting = topic.setting(option);
                 return Some(format!(
-                    "{setting}: {name:?} is the input of topics[{}], so the worker would read its own output in an endless loop; use another topic",
+                    "{setting}: {name:?} is the input of topics[{}], and a topic cannot be both an input and an output of one configuration; use another topic",
                     reader.entry
                 ));
             }
