@@ -39,7 +39,7 @@ fn fields(value: &Value) -> BTreeSet<&str> {
 #[test]
 fn a_table_of_all_kinds_is_printed() {
     let text = printed(&mut plan(&["--keys", "10M"]));
-    let heading = "10M keys per window of 4 slices, 1 partition\nrate: false positive rate, at most 1e-4 when every slice is full;\n      the mean over a window is not higher\n\nkind ";
+    let heading = "10M keys per window of 4 slices, 1 partition\nrate: false-positive rate, at most 1e-4 when every slice is full;\n      the mean over a window is not higher\n\nkind ";
     assert!(text.starts_with(heading), "{text}");
     let (costs, rest) = text.split_once("\n\nrate at").expect("the table of errors");
     let named: Vec<_> = costs.lines().skip(5).filter_map(|line| line.split(' ').next()).collect();

@@ -140,7 +140,7 @@ pub fn followed<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
 pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     let known = stats.left_out();
     for left_out in left_out.iter().filter(|left_out| !known.contains(left_out)) {
-        tracing::warn!("{left_out}; the worker checks this topic again every time it lists the topics");
+        tracing::warn!("{left_out}; the worker checks regularly whether it can read this topic");
     }
     stats.set_left_out(left_out);
 }
@@ -198,7 +198,7 @@ pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: 
                 if is_rebuilding {
                     super::throttle::report("topics: rebuilding", |_| {
                         tracing::info!(
-                            "the topics that match the patterns in `input` have changed; the workers wait for the running rebuilds before they restart, but for at most ten minutes"
+                            "the topics that match the patterns in `input` have changed; the workers restart after the running rebuilds, but at the latest after ten minutes"
                         );
                     });
                 }

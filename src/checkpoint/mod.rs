@@ -195,7 +195,7 @@ pub enum Error {
         /// The state whose keys are lost.
         id: PartitionId,
     },
-    #[error("another worker thread of this process now owns {0}, so its checkpoint was not overwritten")]
+    #[error("another worker thread of this process now owns {0}, so this thread did not write a checkpoint")]
     Superseded(PartitionId),
     /// Any other problem, such as a full disk.
     #[error("state directory {}: {message}", .dir.display())]

@@ -118,7 +118,7 @@ fn list_elements(config: &Value) -> Vec<String> {
         for (option, value) in topic.as_object().into_iter().flatten() {
             for pointer in pointers(value).into_iter().filter(|pointer| pointer.split('/').skip(1).any(is_index)) {
                 warnings.push(format!(
-                    "topics[{number}].{option}: {pointer:?} reads one element of a list, but a verdict applies to the whole record, so the other elements of the list are emitted or dropped with this one; see \"Batches\" in docs/how-to/choose-a-key.md"
+                    "topics[{number}].{option}: {pointer:?} reads one element of a list, but a verdict applies to the whole record, so the other elements are emitted or dropped together with that element; see \"Batches\" in docs/how-to/choose-a-key.md"
                 ));
             }
         }

@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (rejected, unusable) = (redriven.rejected.len(), redriven.unusable.len());
     ensure!(
         rejected + unusable == 0,
-        "not everything was redriven (rejected dead letters: {rejected}, topics left out: {unusable}); fix the causes above and run the command again"
+        "some dead letters were not redriven (rejected dead letters: {rejected}, topics left out: {unusable}); fix the causes shown above and run the command again"
     );
     Ok(())
 }

@@ -52,7 +52,7 @@ pub struct Args {
     /// several parts. By default, unseen proposes a key that fits the sample
     #[arg(long, value_name = "PART", value_parser = part)]
     key: Vec<String>,
-    /// How long a key is remembered [default: twice the longest time between duplicates of the sample; without a sample, 24h]
+    /// Length of the window [default: twice the longest time between duplicates of the sample; without a sample, 24h]
     #[arg(long, value_name = "TIME", value_parser = window)]
     window: Option<String>,
     /// Distinct keys per window in the whole topic [default: those of the sample; without a sample, 10M]

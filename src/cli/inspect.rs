@@ -65,7 +65,7 @@ fn overview<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String
     let mut rows =
         vec![["partition", "filter", "window", "stream time", "keys", "memory", "error*", "digest", "next offsets"].map(str::to_owned)];
     rows.extend(partitions.map(row));
-    columns(&rows, 0..0) + "\n* estimated false positive rate\n"
+    columns(&rows, 0..0) + "\n* estimated false-positive rate\n"
 }
 
 fn name(partition: &StoredPartition) -> String {

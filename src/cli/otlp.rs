@@ -55,7 +55,7 @@ pub fn layer() -> anyhow::Result<Option<(SpanExporter, ExportGuard)>> {
     // The error does not show the address, because it may contain a password.
     let Some((host, path)) = url.strip_prefix("http://").and_then(|rest| rest.split_once('/')) else {
         anyhow::bail!(
-            "{name}: expected an address without TLS, such as \"http://localhost:4318\"; in OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, also the path, such as \"http://localhost:4318/v1/traces\""
+            "{name}: expected an address without TLS, such as \"http://localhost:4318\"; OTEL_EXPORTER_OTLP_TRACES_ENDPOINT also needs the path, such as \"http://localhost:4318/v1/traces\""
         );
     };
     anyhow::ensure!(!host.contains('@'), "{name}: a user and password in the address are not supported; remove them");

@@ -58,7 +58,7 @@ pub struct Args {
     /// Length of the window, such as 24h
     #[arg(long, value_name = "TIME", value_parser = window)]
     window: Option<Duration>,
-    /// Maximum false positive rate [default: the rate of the configuration, or 1e-4]
+    /// Maximum false-positive rate [default: the rate of the configuration, or 1e-4]
     #[arg(long, value_name = "RATE", value_parser = flags::false_positive_rate)]
     false_positive_rate: Option<f64>,
     /// Number of partitions of the topic

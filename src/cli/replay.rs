@@ -35,8 +35,8 @@ JSON output (--json): one object.
                      Late records that are emitted also count as unseen
   invalid            number of invalid records by reason
   dead_letters, corrected, future, untimed
-                     number of records for the dead-letter topic, false positives that the exact store corrected, records
-                     that were too far ahead to move the window, and records without a time
+                     number of records for the dead-letter topic, records that the filter alone would have dropped wrongly,
+                     records that were too far ahead to move the window, and records without a time
   stream_time_ms     latest stream time in milliseconds since 1970, or null
   partitions, memory_bytes, load
                      partitions that had a record, memory of their filters, and how full the fullest open slice is (1: full)
@@ -230,9 +230,9 @@ fn untimed(summary: &Summary, rules: &[&Topic], args: &Args) -> String {
     let what = if summary.untimed != summary.records {
         "evaluated at the stream time of the previous records"
     } else if rules.iter().all(|topic| topic.window.length_ms().is_some()) {
-        "all records, so no key was forgotten"
+        "all records, so no key expired"
     } else {
-        "all records, so only windows by count forgot keys"
+        "all records, so keys expired only in windows by count"
     };
     format!("{}: {what}{hint}", HumanCount(summary.untimed))
 }
@@ -284,7 +284,7 @@ fn report(summary: &Summary, rules: &[&Topic], args: &Args, elapsed: Duration) -
     }
     row("unseen", HumanCount(summary.unseen).to_string());
     if summary.corrected > 0 {
-        row("corrected", format!("{}: false positives of the filter that the exact store corrected", HumanCount(summary.corrected)));
+        row("corrected", format!("{}: records that the filter alone would have dropped wrongly", HumanCount(summary.corrected)));
     }
     if summary.retracted > 0 {
         row("retracted", format!("{}, not emitted", HumanCount(summary.retracted)));
@@ -316,7 +316,8 @@ fn report(summary: &Summary, rules: &[&Topic], args: &Args, elapsed: Duration) -
     if summary.future > 0 {
         let ahead = common(rules, |topic| topic.max_future).map(|ahead| humantime::format_duration(ahead).to_string());
         let ahead = ahead.as_deref().unwrap_or("`max_future`");
-        let what = format!("{}: more than {ahead} ahead of the time of reading; did not move the window", HumanCount(summary.future));
+        let what =
+            format!("{}: more than {ahead} ahead of the time at which they were read; did not move the window", HumanCount(summary.future));
         let hint = if args.read_at.is_none() { "; set that time with --read-at" } else { "" };
         row("future", what + hint);
     }
@@ -350,7 +351,7 @@ fn conflicts(all: &Conflicts, rules: &[&Topic]) -> String {
     let except = if pointers.is_empty() {
         String::new()
     } else {
-        format!(" If it does not, set key_conflicts = {{ except = [{}] }} to ignore the difference.", pointers.join(", "))
+        format!(" If the key is complete, set key_conflicts = {{ except = [{}] }} to ignore the difference.", pointers.join(", "))
     };
     format!(
         "{share} of the duplicates{of_key} differ in {} ({} compared). Check whether the key lacks a field.{except}",

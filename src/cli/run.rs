@@ -76,7 +76,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     });
     if let Some(address) = config.http.listen {
         let listener = http::listen(address).await.map_err(anyhow::Error::msg)?;
-        tracing::info!(address = %listener.local_addr()?, "listening for http");
+        tracing::info!(address = %listener.local_addr()?, "listening for HTTP");
         tokio::spawn(http::serve(listener, view.clone()));
     }
     let mut earlier = Earlier::default();
@@ -233,7 +233,7 @@ fn start(
     tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, topics, "started");
     match topics {
         0 if resolved.left_out.is_empty() => tracing::info!("no topic matches a pattern in `input` yet; waiting for one"),
-        0 => tracing::warn!("all topics that match a pattern in `input` are left out; waiting until one can be read"),
+        0 => tracing::warn!("all topics that match a pattern in `input` are left out; waiting until the worker can read one of them"),
         _ => {}
     }
     for number in 0..usize::from(config.worker.workers) {

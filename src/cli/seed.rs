@@ -230,7 +230,7 @@ fn report(counts: &Counts, keys: u64, seeded: &Seeded, group: &str, partitions: 
     let summary = format!("seeded group {group:?} with {} distinct keys in {partitions} partitions{latest}", HumanCount(logged));
     let left_out = [
         (expired, "keys are older than the window and were skipped"),
-        (evicted, "keys do not fit into filter.max_memory; their next records will be emitted again"),
+        (evicted, "keys do not fit into filter.max_memory; the next records with these keys will be emitted again"),
     ];
     let left_out = left_out.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{} {what}", HumanCount(*count)));
     [lines(counts, keys), summary].into_iter().chain(left_out).map(|line| line + "\n").collect()

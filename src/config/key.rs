@@ -163,9 +163,9 @@ pub(super) fn time(value: &Value) -> Result<EventTime, String> {
 pub(super) fn schema(generator: &mut SchemaGenerator) -> Schema {
     let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
     let switch = |description: &str| json!({ "description": description, "type": ["boolean", "string"], "pattern": whole("true|false") });
-    let optional = switch("True if a record can have a key without this part or with a null value for it.");
+    let optional = switch("True if a record has a key even if this part is missing or null.");
     let normalize = json!({
-        "description": "Normalizations, so that different spellings are the same key. Their order does not matter.",
+        "description": "Normalizations, which make different spellings the same key. Their order does not matter.",
         "type": "array",
         "items": { "anyOf": [
             { "type": "string", "anyOf": [{ "enum": NORMALIZERS }, { "pattern": VARIABLE }] },

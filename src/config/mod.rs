@@ -269,7 +269,8 @@ pub struct State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ColdStart {
-    /// Read one window of the input again, without emitting. The result is approximate.
+    /// Read one window of the input again, without emitting. With `time` or a window by count, read all records from the group's first
+    /// offset on. The result is approximate.
     #[default]
     Rebuild,
     /// Start without seen keys. Records of the last window may be emitted again.

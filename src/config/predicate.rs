@@ -93,8 +93,8 @@ fn predicate_schema(generator: &mut SchemaGenerator) -> (Value, Value) {
     });
     let value = json!({ "type": ["string", "number", "boolean"] });
     let tests = json!({
-        "equals": { "description": "The value, compared as written.", "type": value["type"] },
-        "one_of": { "description": "The values, compared as written.", "type": "array", "items": value, "minItems": 1 },
+        "equals": { "description": "The value to compare with, written as in the record: 1 does not match 1.0.", "type": value["type"] },
+        "one_of": { "description": "The values to compare with, written as in the record.", "type": "array", "items": value, "minItems": 1 },
         "exists": {
             "description": "True if the field or header must exist, false if it must not exist.",
             "type": ["boolean", "string"],

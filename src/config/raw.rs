@@ -51,12 +51,12 @@ pub(super) struct Kafka {
     pub(super) instance_id: Option<String>,
     /// Start position in a partition without a committed offset.
     pub(super) start: Start,
-    /// What to do if a partition's log ends before the position up to which the worker has read it, for example after an unclean leader
+    /// Action if a partition's log ends before the position up to which the worker has read it, for example after an unclean leader
     /// election.
     pub(super) on_truncation: OnTruncation,
-    /// How long to wait for a broker at startup.
+    /// Maximum time to wait for a broker at startup.
     pub(super) connect_timeout: Span,
-    /// Any other librdkafka property, for all clients. unseen rejects the properties that it sets itself.
+    /// Other librdkafka properties, for all Kafka clients of unseen. unseen rejects properties that it sets itself.
     pub(super) properties: Properties,
 }
 
@@ -80,13 +80,14 @@ impl Default for Kafka {
 pub(super) struct Worker {
     /// Number of worker threads, each with its own consumer, producer, and partitions: 1 to 64.
     pub(super) workers: Count,
-    /// Delivery guarantee: the records that a crash may cause to be emitted again.
+    /// Delivery guarantee, which determines the records that may be emitted again after a crash.
     pub(super) delivery: Delivery,
     /// Time between commits while records arrive: 10ms to half of `transaction_timeout`.
     pub(super) commit_interval: Span,
     /// Time between the checkpoints of a partition: at least 100ms.
     pub(super) checkpoint_interval: Span,
-    /// How long a lost process can block readers of its outputs: 1s to 15m.
+    /// Maximum duration of a transaction: 1s to 15m. If a process is lost, `read_committed` consumers of its outputs wait for at most this
+    /// time.
     pub(super) transaction_timeout: Span,
     /// Maximum number of records in a transaction. A transaction also ends after 64 MiB of keys and values.
     pub(super) max_transaction_records: Count,
@@ -117,9 +118,9 @@ pub(super) struct State {
     /// Also write the seen keys to a topic, `<group_id>-<space>-changelog`. The worker rebuilds the state of a partition from the topic if
     /// the disk is lost or if the partition moves to another machine. The worker creates the topic if it is missing.
     pub(super) changelog: Switch,
-    /// What to do for a partition that has neither a checkpoint nor a changelog.
+    /// Action for a partition that has neither a usable checkpoint nor a usable changelog.
     pub(super) cold_start: ColdStart,
-    /// Average number of bytes per second that checkpoints may write.
+    /// Maximum average write rate of checkpoints, in bytes per second.
     pub(super) max_write_rate: Bytes,
 }
 
@@ -160,7 +161,7 @@ impl Default for Log {
     }
 }
 
-/// The schema registry for Avro and Protobuf records. Needed only for such records.
+/// The schema registry. Required only for Avro and Protobuf records with the frame of a registry.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct SchemaRegistry {
@@ -193,9 +194,9 @@ pub(super) struct RegistryOAuth {
     /// URL of a token endpoint, or `file:///path` for a token in a file that another process renews. Required.
     #[schemars(required)]
     pub(super) token_endpoint_url: Option<String>,
-    /// Client ID, for a token endpoint.
+    /// Client ID. Required for a token endpoint.
     pub(super) client_id: Option<String>,
-    /// Client secret.
+    /// Client secret. Required for a token endpoint.
     pub(super) client_secret: Option<String>,
     /// Scopes to request, separated by spaces.
     pub(super) scope: Option<String>,
@@ -229,13 +230,13 @@ pub(super) struct Serve {
     pub(super) tls: Option<Tls>,
     /// Partitions to follow, such as `0-31` or `0,2,4`. All by default.
     pub(super) partitions: Option<String>,
-    /// How producers choose the partition of a record by its record key. If the record key is part of the key, lookups then use
-    /// only that partition. A wrong value causes wrong answers.
+    /// Partitioner of the producers, which chooses the partition of a record by its record key. If the record key is part of the key,
+    /// lookups then use only that partition. A wrong value causes wrong answers.
     pub(super) partitioner: Option<Partitioner>,
     /// Allow clients to write. `BF.ADD` and similar commands then write a record for the key to the space's input.
     pub(super) writes: Switch,
-    /// Maximum time since the last contact with the brokers. After that time, the server returns errors. By default, a server without
-    /// brokers keeps answering from its last state.
+    /// Maximum age of the server's state. If the state is older because the server cannot reach the brokers or cannot keep up, the server
+    /// returns errors. By default, the server keeps answering from its last state.
     pub(super) max_staleness: Option<Span>,
     /// Filters of this server that differ from the worker's filters, by the name of the space. Required for a space if the worker's
     /// filter is of kind `exact`.
@@ -273,7 +274,7 @@ pub(super) struct Tls {
     /// Private key of the server's certificate, without a password. Required.
     #[schemars(required)]
     pub(super) key_location: Option<String>,
-    /// CA certificates. If set, Redis clients must show a certificate that one of these CAs signed.
+    /// PEM file with CA certificates. If set, Redis clients must present a certificate that one of these CAs signed.
     pub(super) client_ca_location: Option<String>,
 }
 
@@ -297,7 +298,7 @@ pub(super) struct Topic {
     /// Key space. Topics with the same space share their seen keys. The name of the input by default. A second entry with the same
     /// input needs a different space.
     pub(super) space: Option<String>,
-    /// What identifies a record: a part, or a list of parts. Required.
+    /// Key of a record: a part, or a list of parts. Records with the same key are duplicates. Required.
     #[schemars(schema_with = "key::schema")]
     // `resolve` parses this option, so that an error has the path of the part.
     pub(super) key: Option<Value>,
@@ -320,7 +321,7 @@ pub(super) struct Topic {
     /// First write each record to an internal topic, `<group_id>-<input>-repartition`, in a partition that is chosen by key. Use it for
     /// inputs that are not partitioned by this key. Each record is then written twice.
     pub(super) repartition: Switch,
-    /// How long unseen remembers a key: a duration in stream time, or a number of keys, `{ keys = 1000000 }`. Required.
+    /// Window in which unseen remembers a key: a duration in stream time, or a number of keys, `{ keys = 1000000 }`. Required.
     #[schemars(required)]
     pub(super) window: Option<Length>,
     /// The filter that stores seen keys.
@@ -331,25 +332,25 @@ pub(super) struct Topic {
     /// `optional = true` to use Kafka's timestamp for records without a usable time. Kafka's timestamp by default.
     #[schemars(schema_with = "key::time_schema")]
     pub(super) time: Option<Value>,
-    /// How far a record's time may be ahead of the local clock and still move the window.
+    /// Maximum time by which a record may be ahead of the local clock. Records that are further ahead do not move the window.
     pub(super) max_future: Span,
-    /// What to do with records that are older than the window and whose keys are unseen.
+    /// Action for records that are older than the window and whose keys are unseen.
     pub(super) late: Late,
-    /// Which records of a key to emit: the `first` record within the window, or, with kind `exact`, each record that differs from the
+    /// Records of a key to emit: the `first` record within the window, or, with kind `exact`, each record that differs from the
     /// previous record of its key (`on_change`). `{ on_change = { except = ["/updated_at"] } }` ignores some fields.
     /// `{ on_change = { field = "/state" } }` compares only some parts, which have the form of `key`.
     #[schemars(schema_with = "content::emit_schema")]
     // `resolve` parses this option, so that an error has the path of the part.
     pub(super) emit: Option<Value>,
-    /// What to do with duplicates.
+    /// Action for duplicates.
     pub(super) on_duplicate: OnDuplicate,
-    /// What to do with tombstones (records with a null value) if the key needs the value. Otherwise, a tombstone is a record like
+    /// Action for tombstones (records with a null value) if the key needs the value. Otherwise, a tombstone is a record like
     /// any other.
     pub(super) on_tombstone: OnTombstone,
-    /// What to do with invalid records: those without a key, and those that the output rejects.
+    /// Action for invalid records: those without a usable key or event time, and those that the output rejects.
     pub(super) on_invalid: OnInvalid,
     /// Count records and duplicates by a value, such as a tenant: `{ header = "name" }` or `{ field = "/pointer" }`. A worker
-    /// counts one record in 32, for up to 64 frequent values, and for all others together.
+    /// counts a sample of one record in 32. Up to 64 frequent values have their own counts, and all others share one.
     #[schemars(schema_with = "forms::count_by")]
     pub(super) count_by: Option<Value>,
     /// Compare a sample of duplicates with the records that they duplicate: `true`, `false`, or `{ except = ["/pointer"] }` with
@@ -411,7 +412,7 @@ pub(super) struct Filter {
     /// For kind {grows}: maximum memory for the topic's filters, divided evenly among its partitions. unseen rejects a limit that is too
     /// small for `capacity`.
     pub(super) max_memory: Option<Bytes>,
-    /// What to do if `max_memory` is not enough.
+    /// Action of a filter that would need more than `max_memory`.
     pub(super) at_max_memory: AtMaxMemory,
 }
 

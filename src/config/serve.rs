@@ -38,7 +38,7 @@ pub struct Serve {
     pub partitioner: Option<Partitioner>,
     /// True if clients can write to input topics.
     pub writes: bool,
-    /// Maximum time since the last contact with the brokers. After that time, the server returns errors. No limit by default.
+    /// Maximum age of the server's state. With an older state, the server returns errors. No limit by default.
     pub max_staleness: Option<Duration>,
     /// Filters that differ from the worker's filters, by space.
     pub filters: BTreeMap<String, Filter>,

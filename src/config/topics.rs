@@ -177,8 +177,9 @@ fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
         }
         for (field, name) in written {
             if let Some((_, Topic { entry: reader, .. })) = topics.iter().find(|(_, reader)| reader.input == *name) {
-                let message =
-                    format!("{name:?} is the input of topics[{reader}], so records would be read again forever; use another topic");
+                let message = format!(
+                    "{name:?} is the input of topics[{reader}], and a topic cannot be both an input and an output of one configuration; use another topic"
+                );
                 diagnostics.add(&topic.setting(field), message);
             }
         }

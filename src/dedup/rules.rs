@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Late {
-    /// Emit the record like an unseen record: if in doubt, never lose data.
+    /// Emit the record like an unseen record, so that no data is lost.
     #[default]
     Emit,
     /// Drop the record.

@@ -187,7 +187,7 @@ impl<'a> Client<'a> {
         }
         if offset >= end {
             return Err(Error::Question(format!(
-                "{at} has no committed record at offset {offset}: the partition ends before offset {end}; use an existing offset"
+                "{at} has no committed record at offset {offset}: its last stable offset is {end}; use a lower offset, or wait until open transactions end"
             )));
         }
         let mut found = None;
@@ -293,7 +293,9 @@ impl<'a> Client<'a> {
                     return Err(Error::Question(format!("{changelog} cannot be read: every fetch failed; check the brokers")));
                 }
                 None if trims == TRIMS_MAX => {
-                    return Err(Error::Question(format!("{changelog} is trimmed faster than it can be read; run the command again")));
+                    return Err(Error::Question(format!(
+                        "records of {changelog} are deleted faster than this command can read them; run the command again"
+                    )));
                 }
                 None => trims += 1,
             }

@@ -44,7 +44,7 @@ impl Judgment {
 
 const OTHER_SETTINGS: &str = "the record was processed with another window or filter kind; use the configuration that applied at that time";
 const OTHER_RETRACT: &str =
-    "the number of retractions in its commit does not match the current `retract`, so that setting may have been different";
+    "the number of retractions in the record's commit does not match the current `retract`, so `retract` may have been different";
 const NOT_WHOLE: &str = "the changelog does not have all keys that were seen at that time, so a duplicate looks like a false positive";
 const EXPIRING: &str = "the key left the window in the same commit that processed this record";
 const RENEWALS: &str = "a filter with `refresh` does not log every renewal, so an unlogged renewal of the key may explain the drop";
@@ -67,7 +67,7 @@ pub(super) fn judge(
         RecordOutcome::Unclear { emitted, of } => Judgment::unknown(
             VerdictName::Unknown,
             format!(
-                "its commit has {of} records with this key and emitted {emitted} of them; neither their order nor the changelog shows which"
+                "the record's commit has {of} records with this key and emitted {emitted} of them; neither their order nor the changelog shows which ones"
             ),
         ),
     };
@@ -130,7 +130,8 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         Some(Before::Commit) if target.before.seen.as_ref().is_some_and(|seen| seen.content != record.content) => Memory::Unseen,
         Some(Before::Commit) => target.before.memory(rules, clock_at(record, target, rules)),
         None => {
-            let limit = "its commit also retracted this key, and it is unknown whether before or after this record";
+            let limit =
+                "the record's commit also retracted this key, and it is unknown whether the retraction was before or after the record";
             return Judgment::unknown(VerdictName::Duplicate, limit.to_owned());
         }
     };
@@ -139,7 +140,7 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         Memory::Seen => Judgment { repeats: earlier, ..Judgment::certain(VerdictName::Duplicate, Cause::Repeat) },
         Memory::Expiring | Memory::Unseen if may_be_late(record, target, rules) && !was_late(record, target, rules) => Judgment::unknown(
             VerdictName::Unknown,
-            "stream time made the record late during its commit; it is unknown whether the record was processed before or after that".to_owned(),
+            "stream time advanced during the record's commit and made the record late; it is unknown whether the worker processed the record before or after that".to_owned(),
         ),
         Memory::Expiring if was_late(record, target, rules) => Judgment::unknown(
             VerdictName::Unknown,

@@ -58,7 +58,8 @@ pub fn record(
             explanation.certain = is_pending;
             if !is_pending {
                 explanation.limits.push(
-                    "the verdict is that of the current configuration; the record may have been processed with another one".to_owned(),
+                    "the verdict is that of the current configuration; the record may have been processed with another configuration"
+                        .to_owned(),
                 );
             }
             explanation.sentences = render::without_key(topic, verdict, &no_key, committed.filter(|_| is_pending));
@@ -353,10 +354,10 @@ impl View<'_> {
         let log = self.state.input(topic).map(|input| &input.log);
         match log.and_then(|log| self.scanned.history.starts.get(log)) {
             Some(&start) if offset < start && self.scanned.reach.0 > 0 => format!(
-                "{} was trimmed: it now starts with offset {start} of {:?}; use a capture instead",
+                "{} no longer has commits below offset {start} of {:?}; use a capture (--capture) instead",
                 self.changelog, topic.input
             ),
-            Some(&start) if offset < start => format!("{} starts with offset {start} of {:?}, after this record", self.changelog, topic.input),
+            Some(&start) if offset < start => format!("the first commit of {1:?} in {0} starts at offset {start}, after this record", self.changelog, topic.input),
             Some(_) => "no commit in the changelog contains the record; for example, the group's offsets were moved past it, the changelog was switched off or had another definition of the key, or the commit came from a member that had lost the partition".to_owned(),
             None => format!("{} has no commits of {:?}", self.changelog, topic.input),
         }

@@ -27,7 +27,7 @@ pub enum AtMaxMemory {
     Stop,
     /// Slices are filled beyond their capacity, and more and more unseen records are dropped.
     Saturate,
-    /// The oldest slices are forgotten early, and their keys may be emitted again. A slice that exceeds the maximum alone is saturated.
+    /// The oldest slices are forgotten early, and their keys may be emitted again. If a single slice exceeds the maximum, it is saturated.
     EvictOldest,
 }
 

@@ -54,9 +54,9 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
             ([("topic", topic.topic.clone()), ("reason", reason.label().to_owned())], count)
         })
     });
-    encoder.counters("unseen_invalid_total", "Records without a valid key or too large to write, by reason", invalid)?;
+    encoder.counters("unseen_invalid_total", "Invalid records, by reason", invalid)?;
     encoder.counters("unseen_consumed_bytes_total", "Bytes of keys and values read", of(|topic| topic.consumed_bytes))?;
-    encoder.counters("unseen_dead_letters_total", "Records written to the dead letter topic", of(|topic| topic.dead_letters))?;
+    encoder.counters("unseen_dead_letters_total", "Records written to the dead-letter topic", of(|topic| topic.dead_letters))?;
     encoder.counters("unseen_future_records_total", "Records with a time too far ahead of the clock", of(|topic| topic.future))?;
     let suspect = status.topics.iter().map(|topic| ([("topic", topic.topic.clone())], f64::from(u8::from(topic.time_warning.is_some()))));
     let help = "1 if record times keep the window of the topic from moving or make it move too slowly";
@@ -141,34 +141,38 @@ fn filters(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
         gauge(|space| space.capacity_keys.map(float)),
     )?;
     encoder.gauges("unseen_filter_memory_bytes", "Memory of the filters", gauge(|space| Some(float(space.memory_bytes))))?;
-    encoder.gauges("unseen_filter_target_fpr_ratio", "Configured false positive rate", gauge(|space| space.false_positives.target))?;
+    encoder.gauges("unseen_filter_target_fpr_ratio", "Configured false-positive rate", gauge(|space| space.false_positives.target))?;
     encoder.gauges(
         "unseen_filter_estimated_fpr_ratio",
-        "False positive rate of the worst partition, estimated from the contents of its filter",
+        "False-positive rate of the worst partition, estimated from the contents of its filter",
         gauge(|space| Some(space.false_positives.estimated)),
     )?;
     encoder.gauges(
         "unseen_filter_observed_fpr_ratio",
-        "False positive rate observed on a sample of the keys, over about one window",
+        "False-positive rate observed on a sample of the keys, over about one window",
         observed(|observed| observed.rate),
     )?;
     encoder.gauges(
         "unseen_filter_observed_fpr_low_ratio",
-        "Lower end of the 95 % confidence interval of the observed false positive rate",
+        "Lower end of the 95 % confidence interval of the observed false-positive rate",
         observed(|observed| Some(observed.low)),
     )?;
     encoder.gauges(
         "unseen_filter_observed_fpr_high_ratio",
-        "Upper end of the 95 % confidence interval of the observed false positive rate",
+        "Upper end of the 95 % confidence interval of the observed false-positive rate",
         observed(|observed| Some(observed.high)),
     )?;
     encoder.gauges(
         "unseen_filter_observed_fpr_checked_keys",
-        "Number of unseen keys in the sample for the observed false positive rate",
+        "Number of unseen keys in the sample for the observed false-positive rate",
         observed(|observed| Some(float(observed.checked))),
     )?;
     encoder.counters("unseen_filter_rotations_total", "Slices started", counts(|space| space.rotations))?;
-    encoder.counters("unseen_filter_corrected_total", "False positives that an exact store corrected", counts(|space| space.corrected))?;
+    encoder.counters(
+        "unseen_filter_corrected_total",
+        "Records that the filter alone would have dropped wrongly",
+        counts(|space| space.corrected),
+    )?;
     encoder.counters(
         "unseen_filter_evicted_keys_total",
         "Keys forgotten too early because a filter reached its maximum memory",
@@ -199,7 +203,7 @@ fn checkpoints(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> 
     histogram(
         encoder,
         "unseen_restore_duration_seconds",
-        "Time from the assignment of a partition to its first record",
+        "Time from the assignment of a partition until its state is restored",
         &status.restore_duration,
     )
 }
@@ -216,7 +220,7 @@ fn schemas(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     encoder.gauge("unseen_schemas", "Known schemas of the schema registry", Some(float(registry.known)))?;
     encoder.gauge(
         "unseen_awaited_schemas",
-        "Requested schemas that have not arrived yet; their partitions wait",
+        "Requested schemas that have not arrived yet; partitions with their records wait",
         Some(float(registry.awaited)),
     )
 }
@@ -229,7 +233,7 @@ fn process(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     encoder.gauge("unseen_broker_last_contact_timestamp_seconds", "Time of the last answer from a broker", contact)?;
     let ages = status.loop_ages_seconds.iter().enumerate();
     let ages = ages.filter_map(|(worker, &age)| Some(([("worker", worker.to_string())], age?)));
-    encoder.gauges("unseen_worker_loop_age_seconds", "Time since a worker thread started a round of its loop", ages)?;
+    encoder.gauges("unseen_worker_loop_age_seconds", "Time since a worker thread last started an iteration of its loop", ages)?;
     let process = &status.process;
     let available = process.state_disk_available_bytes.map(float);
     encoder.gauge("unseen_state_disk_available_bytes", "Available space on the disk of the state directory", available)?;

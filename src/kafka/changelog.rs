@@ -261,12 +261,12 @@ fn left_out(name: &str, code: RDKafkaErrorCode, is_repartition: bool, make: bool
     let names = optional().map(|(setting, _)| setting).collect::<Vec<_>>().join(", ");
     let is = if make { "was" } else { "will be" };
     let times = if is_repartition {
-        "it rejects records whose time is outside the brokers' limits, and the worker stops at such a record; "
+        "the topic rejects records whose time is outside the brokers' limits, and the worker stops at such a record; "
     } else {
         ""
     };
     format!(
-        "the brokers refuse a setting of topic {name:?} ({code}), so it {is} created without {names}: {times}records that the worker deletes take disk space until a segment of the brokers' default size is full"
+        "the brokers refuse a setting of topic {name:?} ({code}), so the topic {is} created without {names}: {times}records that the worker deletes take disk space until a segment of the brokers' default size is full"
     )
 }
 
@@ -307,7 +307,7 @@ pub(super) fn wrong_settings(config: &Config, name: &str) -> Result<WrongSetting
     let problem = RETENTION.into_iter().chain([TIMES]).find_map(wrong).map(|(has, remedy)| format!("{has}; {remedy}"));
     let limit = LIMITS.into_iter().find_map(wrong).map(|(has, remedy)| {
         format!(
-            "{has}, so it rejects records whose time is further from the broker's clock, and the worker stops at such a record; {remedy}, if the brokers allow it"
+            "{has}, so the topic rejects records whose time is further from the broker's clock, and the worker stops at such a record; {remedy}, if the brokers allow it"
         )
     });
     Ok(WrongSettings { problem, limit })

@@ -75,14 +75,14 @@ fn settings(config: &Config) -> Vec<String> {
                 && output < input
             {
                 warnings.push(format!(
-                    "{}: topic {name:?} accepts records of at most {output} bytes (max.message.bytes), but {:?} accepts {input}; larger records are invalid, so on_invalid decides what happens to them",
+                    "{}: topic {name:?} accepts records of at most {output} bytes (max.message.bytes), but {:?} accepts {input}; larger records are invalid, and on_invalid decides what happens to them; to accept larger records, raise max.message.bytes of {name:?}",
                     topic.setting(setting),
                     topic.input
                 ));
             }
             if get(name, "cleanup.policy").is_some_and(|policy| policy.contains("compact")) {
                 warnings.push(format!(
-                    "{}: topic {name:?} is compacted: it rejects records without a key and keeps only the newest record of each key",
+                    "{}: topic {name:?} is compacted, so it rejects records without a key and keeps only the newest record of each key; to keep all records, set cleanup.policy=delete",
                     topic.setting(setting)
                 ));
             }

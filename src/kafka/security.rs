@@ -124,7 +124,7 @@ pub(super) const fn advise_trust(name: bool) -> &'static str {
     if name {
         "the broker's certificate is for a different name; use names from the certificate in kafka.bootstrap_servers and in the broker's advertised.listeners"
     } else {
-        "the broker's certificate is not signed by a CA that is trusted here or has expired; set ssl.ca.location in kafka.properties to the CA's certificate"
+        "the broker's certificate has expired or is not signed by a trusted CA; renew the certificate, or set ssl.ca.location in kafka.properties to the CA's certificate"
     }
 }
 

@@ -75,9 +75,7 @@ impl Signer<'_> {
             return self.of_container(&url);
         }
         self.of_instance().map_err(|error| {
-            format!(
-                "found no AWS credentials: not in the environment, and no web identity, container credentials, or instance profile ({error})"
-            )
+            format!("found no AWS credentials in the environment, a web identity, container credentials, or an instance profile ({error})")
         })
     }
 
@@ -280,6 +278,6 @@ mod tests {
         let (url, lifetime) = made(Some("us-east-1"), &variables).unwrap();
         assert!(url.contains("Credential=ASIA1%2F") && lifetime == 300, "{url}");
         let none = made(Some("us-east-1"), &variables).unwrap_err();
-        assert!(none.starts_with("found no AWS credentials: ") && none.contains("returned 404 Not Found"), "{none}");
+        assert!(none.starts_with("found no AWS credentials in ") && none.contains("returned 404 Not Found"), "{none}");
     }
 }

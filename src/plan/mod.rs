@@ -1,4 +1,4 @@
-//! Predicts the memory and the false positive rate of filters.
+//! Predicts the memory and the false-positive rate of filters.
 //!
 //! This module compares the kinds of filters by memory, by error rate at each load, and by guarantees. It also counts a sample of a stream
 //! and proposes a configuration for the sample. It must never build a filter.

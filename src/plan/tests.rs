@@ -278,5 +278,5 @@ fn a_table_shows_the_counts_of_the_sample() {
         text.starts_with("sample: 40 records, 30 distinct keys, 10 duplicates (25.0 %)\n        30 in the busiest window of 1h\n"),
         "{text}"
     );
-    assert!(text.contains("extrapolated: --rate 1800/h --window 1h\n"), "{text}");
+    assert!(text.contains("to extrapolate, use --rate 1800/h --window 1h\n"), "{text}");
 }

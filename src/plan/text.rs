@@ -13,7 +13,7 @@ impl Comparison {
         let each = if ask.partitions == 1 { "1 partition".to_owned() } else { format!("{} partitions", ask.partitions) };
         _ = writeln!(
             text,
-            "{} keys per window of {} slices, {each}\nrate: false positive rate, at most {:e} when every slice is full;\n      the mean over a window is not higher\n",
+            "{} keys per window of {} slices, {each}\nrate: false-positive rate, at most {:e} when every slice is full;\n      the mean over a window is not higher\n",
             count(ask.keys),
             ask.slices,
             ask.false_positive_rate
@@ -135,7 +135,7 @@ fn counted(sample: &Sample, window_ms: Option<u64>) -> String {
                 let per_hour = u128::from(sample.distinct) * 3_600_000 / u128::from(span_ms.max(1));
                 _ = writeln!(
                     text,
-                    "        covers only {span}, less than a window; extrapolated: --rate {per_hour}/h --window {}",
+                    "        covers only {span}, less than a window; to extrapolate, use --rate {per_hour}/h --window {}",
                     duration(window_ms).replace(' ', "")
                 );
             }

@@ -207,7 +207,7 @@ impl<'a> Redrive<'a> {
             *end = (*end).min(*offset);
             if !self.redriven.unusable.contains_key(topic) {
                 let why = format!(
-                    "more than {REJECTED_MAX} of its dead letters were rejected, one of them by topic {target:?} ({error}), so the dead letters after {topic}[{partition}] offset {offset} wait; change the topics that reject them, or select other dead letters with --reason and --topic"
+                    "more than {REJECTED_MAX} of its dead letters were rejected, one of them by topic {target:?} ({error}), so the dead letters from {topic}[{partition}] offset {offset} on wait; change the topics that reject them, or select other dead letters with --reason and --topic"
                 );
                 self.leave_topic(&topic.clone(), why);
             }

@@ -287,8 +287,10 @@ impl Cache {
             }
             Err(Failure::Unavailable(error)) => self.retry_later(id, error, false),
             Err(Failure::Missing(why)) if self.missing_since(id).is_none_or(|since| since.elapsed() < self.missing_after()) => {
-                let error =
-                    format!("{why}; if it is still missing after {} s, records with it are invalid", self.missing_after().as_secs());
+                let error = format!(
+                    "{why}; if the schema is still missing after {} s, records with this schema are invalid",
+                    self.missing_after().as_secs()
+                );
                 self.retry_later(id, error, true);
             }
             Err(Failure::Missing(why) | Failure::Unusable(why)) => self.record_missing(id, &why),

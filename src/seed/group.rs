@@ -165,7 +165,7 @@ impl<'a> Group<'a> {
             }
             if let Some(offset) = found {
                 return Err(Error::Refused(format!(
-                    "{of} has a record at offset {offset}, so the group has already started, but its offsets were lost; either start the group to resume, or delete topic {:?} to start over",
+                    "{of} has a record at offset {offset}, so the group has already started, but its offsets were lost; to resume, start the group; to start over, delete topic {:?} and the state directories",
                     self.changelog
                 )));
             }

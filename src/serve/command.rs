@@ -68,7 +68,9 @@ pub(super) fn refusal(reason: &Unavailable) -> Refusal {
 
 pub(super) fn asked(error: &LookupError, name: &Name<'_>) -> Refusal {
     match error {
-        LookupError::Parts { .. } => ("ERR", format!("{error}; put all parts before the last in the name: {}:{{42}} for two", name.space)),
+        LookupError::Parts { .. } => {
+            ("ERR", format!("{error}; put all parts except the last in the name, such as {}:{{42}} for a key with two parts", name.space))
+        }
         error => ("ERR", error.to_string()),
     }
 }

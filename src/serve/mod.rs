@@ -138,7 +138,7 @@ impl Server {
         let (stop_http, http_stops) = oneshot::channel::<Infallible>();
         let http = http.map(|http| {
             if let Ok(address) = http.local_addr() {
-                tracing::info!(address = %address, "listening for http");
+                tracing::info!(address = %address, "listening for HTTP");
             }
             let server = Arc::clone(&self);
             tokio::spawn(http::serve(http, server, async { drop(http_stops.await) }))
@@ -180,7 +180,10 @@ impl Server {
             self.writer.as_ref().map_or(Ok(()), |writer| writer.flush(left))
         });
         if let Ok(Err(writes)) = flushed.await {
-            tracing::warn!(writes, "the brokers did not acknowledge these writes in time; they may still be in the topics");
+            tracing::warn!(
+                writes,
+                "the brokers did not acknowledge all writes of clients in time; the unacknowledged records may be in the topics anyway"
+            );
         }
     }
 

@@ -196,6 +196,6 @@ async fn end(writer: &Writer, write: Result<Write, String>) -> Result<bool, Stri
             writer.failed(&write);
             Err(message)
         }
-        Err(_) => Err("the server is stopping; the write may still be in the topic".to_owned()),
+        Err(_) => Err("the server is stopping; the record may be in the topic anyway".to_owned()),
     }
 }

@@ -49,7 +49,7 @@ pub struct Stats {
     /// Time from the start of a transaction to its end.
     pub transaction_time: Histogram,
     pub checkpoint_time: Histogram,
-    /// Time from the assignment of a partition to its first record.
+    /// Time from the assignment of a partition until its state is restored.
     pub restore_time: Histogram,
     /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds. While
     /// there are no topics, and therefore no producers, this is the time of the last answer to a request for the topics.

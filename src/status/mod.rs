@@ -58,7 +58,7 @@ pub struct Status {
     pub transaction_duration: Durations,
     /// Duration of checkpoints.
     pub checkpoint_duration: Durations,
-    /// Time from the assignment of a partition to its first record.
+    /// Time from the assignment of a partition until its state is restored.
     pub restore_duration: Durations,
     /// Transactions by result.
     pub transactions: Transactions,
@@ -144,14 +144,14 @@ pub struct SpaceStatus {
     pub memory_bytes: u64,
     /// Fill of the fullest filter: the keys of its open slice divided by the capacity of a slice.
     pub fill_ratio: f64,
-    /// False positive rates.
+    /// False-positive rates.
     pub false_positives: FalsePositives,
     /// Number of slices started.
     pub rotations: u64,
     /// Stream time until the next slice starts, for the partition that is furthest ahead; null if unknown, or for a count
     /// window.
     pub next_rotation_seconds: Option<f64>,
-    /// False positives that an exact store corrected.
+    /// Records that the filter alone would have dropped wrongly.
     pub corrected: u64,
     /// Keys forgotten too early because a filter reached its maximum memory.
     pub evicted: u64,
@@ -161,7 +161,7 @@ pub struct SpaceStatus {
     pub stream_time_ms: Option<Timestamp>,
 }
 
-/// False positive rates, as fractions of 1.
+/// False-positive rates, as fractions of 1.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct FalsePositives {
     /// The configured rate; null if false positives are impossible.
@@ -172,7 +172,7 @@ pub struct FalsePositives {
     pub observed: Option<ObservedRate>,
 }
 
-/// A false positive rate observed over about one window.
+/// A false-positive rate observed over about one window.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct ObservedRate {
     /// `wrong` divided by `checked`; null while `checked` is 0.

@@ -25,7 +25,7 @@ pub struct TopicStatus {
     pub invalid: BTreeMap<String, u64>,
     /// Bytes of keys and values read, including records that were read again and warm-up.
     pub consumed_bytes: u64,
-    /// Records written to the dead letter topic.
+    /// Records written to the dead-letter topic.
     pub dead_letters: u64,
     /// Records with a time more than `max_future` ahead of the clock.
     pub future: u64,

@@ -16,7 +16,7 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
     /// An invalid record in a topic with `on_invalid = "fail"`.
-    #[error("{partition} offset {offset}: {invalid}. The worker stopped at this record. To continue past it, set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}; to prevent more such records, {}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"," }, .partition.topic, if invalid.reason.is_of_broker() { "change the settings of the topic that rejected it" } else { "fix the cause, which is usually the producer" })]
+    #[error("{partition} offset {offset}: {invalid}. The worker stopped at this record. To continue past it, set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}; to prevent more such records, {}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"," }, .partition.topic, if invalid.reason.is_of_broker() { "change the settings of the topic that rejected the record" } else { "fix the cause, which is usually the producer" })]
     Invalid {
         partition: TopicPartition,
         offset: Offset,
@@ -25,7 +25,7 @@ pub enum Error {
     },
     /// A state that cannot be restored, with `state.cold_start = "fail"`.
     #[error(
-        "cannot restore all seen keys of {partition}: {why}; to start anyway, set state.cold_start to \"rebuild\", which reads one window of the input again, or to \"empty\", which may emit duplicates"
+        "cannot restore all seen keys of {partition}: {why}; to start anyway, set state.cold_start to \"rebuild\", which reads one window of the input again (all records if the topic has `time` or a window by count), or to \"empty\", which may emit duplicates"
     )]
     ColdStart {
         partition: TopicPartition,

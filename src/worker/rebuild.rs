@@ -336,7 +336,7 @@ fn read_all<B: Broker>(
             state.outrank(applier.epoch);
             return Ok(Some(state));
         }
-        tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "changes for input records from this offset on are void, because the group's offsets were reset or were never committed; loading the changelog again without these changes");
+        tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "ignoring the changelog's changes for input records from this offset on, because the group's offsets were reset or the changes were never committed; loading the changelog again");
         cut.add_to(&mut cuts);
         // If the checkpoint ends before the start of every reset, it contains none of the changes that the resets make void.
         let is_before = |state: &PartitionState| cuts.iter().all(|cut| state.offset(&cut.topic).is_some_and(|offset| offset <= cut.start));
@@ -385,7 +385,7 @@ fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &m
     match found {
         Ok(_) => tracing::warn!(
             changelog = %job.changelog,
-            "the rebuild is waiting for an open transaction in the changelog; if the transaction does not end, find it with kafka-transactions.sh find-hanging"
+            "the rebuild is waiting for an open transaction in the changelog; if the transaction does not end, find it with kafka-transactions.sh find-hanging and abort it"
         ),
         Err(error) => {
             tracing::warn!(changelog = %job.changelog, error = %error, "a request to the brokers has not succeeded yet; retrying");

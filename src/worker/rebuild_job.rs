@@ -153,7 +153,7 @@ impl Job {
                 "cannot read the changelog; retrying in {} seconds. The log lines \"failed to read changelogs\" contain the error", FAILED_PAUSE.as_secs()
             ),
             ReadEnd::Trimmed => {
-                tracing::info!(changelog = %self.changelog, "the changelog was trimmed or recreated while it was being read; reading it again");
+                tracing::info!(changelog = %self.changelog, "records of the changelog were deleted, or the changelog was recreated, during the rebuild; reading the changelog again");
             }
             ReadEnd::Reached => {
                 tracing::warn!(changelog = %self.changelog, "the checkpoint was lost while the changelog was being read; reading the changelog again");

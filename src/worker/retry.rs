@@ -41,7 +41,7 @@ impl<B: Broker> Worker<B> {
                     // Brokers do not return offsets while an open transaction contains them. If the coordinator has lost such a
                     // transaction, the transaction stays open, and the request never succeeds.
                     let advice = if waited > self.shared.config.worker.transaction_timeout * 2 {
-                        "; if the brokers are healthy and the request is for committed offsets, find a hanging transaction with kafka-transactions.sh find-hanging --topic __consumer_offsets"
+                        "; if the brokers are healthy and the request is for committed offsets, find a hanging transaction with kafka-transactions.sh find-hanging --topic __consumer_offsets, and abort it"
                     } else {
                         ""
                     };

@@ -12,7 +12,7 @@ fn replay_reports_key_conflicts() {
     fs::write(&input, "{\"id\":1,\"version\":1}\n{\"id\":1,\"version\":2}\n{\"id\":1,\"version\":1}\n").unwrap();
     let name = input.to_string_lossy();
     let (code, _, summary) = setup.run(&["replay", &name]);
-    let line = "50 % of the duplicates of field `/id` differ in /version (2 compared). Check whether the key lacks a field. If it does not, set key_conflicts = { except = [\"/version\"] } to ignore the difference.";
+    let line = "50 % of the duplicates of field `/id` differ in /version (2 compared). Check whether the key lacks a field. If the key is complete, set key_conflicts = { except = [\"/version\"] } to ignore the difference.";
     assert!(code == Some(0) && summary.contains(line), "{summary}");
     let except = "topics[0].key_conflicts={ except = [\"/version\"] }";
     let (code, _, said) = setup.run(&["replay", "--set", except, &name]);
@@ -159,7 +159,7 @@ fn replay_uses_the_time_of_reading_for_records_from_the_future() {
     assert_eq!(out(&[]).0, 3);
     let read_at = humantime::format_rfc3339(yesterday).to_string();
     let (lines, summary) = out(&["--read-at", &read_at]);
-    assert!(lines == 2 && summary.contains("future      1: more than 5m ahead of the time of reading"), "{summary}");
+    assert!(lines == 2 && summary.contains("future      1: more than 5m ahead of the time at which they were read"), "{summary}");
     // By default, the modification time of the file is the time of reading.
     fs::File::options().write(true).open(&input).unwrap().set_modified(yesterday).unwrap();
     let (lines, summary) = out(&[]);

@@ -42,7 +42,7 @@ const space = (name, kind, falsePositives, more = {}) => ({
 });
 const observed = (rate, low, high, checked, wrong) => ({ rate, low, high, checked, wrong });
 
-/** All states of a space's false positive rates, and the extremes of fill and window. */
+/** All states of a space's false-positive rates, and the extremes of fill and window. */
 export const spaces = {
   above: space('above', 'aging', { target: 1e-4, estimated: 2e-5, observed: observed(9e-4, 6e-4, 1.3e-3, 40_000, 36) }),
   perhaps: space('perhaps', 'stable', { target: 1e-4, estimated: 2e-5, observed: observed(1.3e-4, 4e-5, 4e-4, 15_000, 2) }, { window: '1000000 keys', window_seconds: null, window_keys: 1_000_000, next_rotation_seconds: null }),

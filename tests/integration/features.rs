@@ -67,7 +67,10 @@ fn settings_of_outputs_that_reject_records_are_reported() {
     let (code, report) = check(&stream.setup, &[&format!("topics[0].output={output}")]);
     assert_eq!(code, Some(0), "{report}");
     let messages = messages(&report);
-    assert!(messages.contains(&format!("topics[0].output: topic {output:?} is compacted: it rejects records without a key")), "{messages}");
+    assert!(
+        messages.contains(&format!("topics[0].output: topic {output:?} is compacted, so it rejects records without a key")),
+        "{messages}"
+    );
     assert!(messages.contains(&format!("topics[0].output: topic {output:?} accepts records of at most 1000 bytes")), "{messages}");
 }
 

@@ -1,4 +1,4 @@
-//! Promise: the state, the counts, and the false positive rate that a worker shows over HTTP are correct.
+//! Promise: the state, the counts, and the false-positive rate that a worker shows over HTTP are correct.
 
 use crate::harness::{
     Setup, TestRecord, Worker, broker, client, committed_offset, logged, produce, read_committed, topic, unique, wait_until,
@@ -12,9 +12,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 pub fn address(worker: &mut Worker) -> String {
-    worker.wait_for_log("listening for http", LIMIT);
+    worker.wait_for_log("listening for HTTP", LIMIT);
     let log = worker.log();
-    let rest = log.split("listening for http address=").nth(1).expect("an address");
+    let rest = log.split("listening for HTTP address=").nth(1).expect("an address");
     rest.split_whitespace().next().expect("an address").to_owned()
 }
 

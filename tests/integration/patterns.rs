@@ -129,7 +129,7 @@ fn a_worker_without_a_matching_topic_waits_for_one() {
     wait_until_not_ready(&mut worker, &reason);
     worker.drain();
     let mut worker = setup.start("w");
-    worker.wait_for_log("all topics that match a pattern in `input` are left out; waiting until one can be read", LIMIT);
+    worker.wait_for_log("all topics that match a pattern in `input` are left out; waiting until the worker can read one of them", LIMIT);
     wait_until_not_ready(&mut worker, &reason);
     make_topic(broker(), &output, 1);
     produce(broker(), &input, records(0..100));

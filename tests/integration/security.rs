@@ -170,7 +170,7 @@ fn an_unknown_ca_is_reported() {
     kept_out(
         &SCRAM.stream("ca", 1),
         &[&other],
-        "the broker's certificate is not signed by a CA that is trusted here or has expired; set ssl.ca.location in kafka.properties",
+        "the broker's certificate has expired or is not signed by a trusted CA; renew the certificate, or set ssl.ca.location in kafka.properties",
     );
 }
 

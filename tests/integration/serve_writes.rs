@@ -237,7 +237,7 @@ fn a_stopped_server_finishes_its_writes() {
     hasty.sigterm();
     let (status, log) = (hasty.wait(LIMIT), hasty.log());
     own.resume();
-    assert!(status.success() && log.contains("did not acknowledge these writes in time"), "{status}: {log}");
+    assert!(status.success() && log.contains("did not acknowledge all writes of clients in time"), "{status}: {log}");
 }
 
 /// Earlier keys are in the partition for the former partition count, and later keys in the partition for the current one.

@@ -20,7 +20,7 @@ pub fn short_timeouts(setup: Setup) -> Setup {
     setup.properties(SHORT_SESSION).worker("transaction_timeout = \"2s\"")
 }
 
-/// The false positive rate is so low that no false positive is expected.
+/// The false-positive rate is so low that no false positive is expected.
 const FILTER: &str = "filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }";
 
 pub struct Stream {

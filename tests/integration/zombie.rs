@@ -67,7 +67,7 @@ fn one_of_two_processes_with_a_copied_state_directory_stops() {
     let log = ended.fails(1);
     assert!(
         log.contains(
-            "for example because a state directory was copied; give each process its own kafka.instance_id, or delete the file \"instance\""
+            "possibly because a state directory was copied; give each process its own kafka.instance_id, or delete the file \"instance\""
         ),
         "{log}"
     );

@@ -6,13 +6,13 @@ log of a pod that cannot start. `helm lint` ignores the failure, so that the cha
 {{- $config := .Values.config }}
 {{- $brokers := include "unseen.config" (list $config "kafka.bootstrap_servers" "") }}
 {{- if not (trim $brokers) }}
-config.kafka.bootstrap_servers: is required: one or more brokers, such as "kafka:9092"
+config.kafka.bootstrap_servers: required: one or more brokers, such as "kafka:9092"
 {{- end }}
 {{- if contains "@" $brokers }}
 config.kafka.bootstrap_servers: must not contain a user or password, because the ConfigMap would reveal it; set sasl.username and sasl.password in config.kafka.properties
 {{- end }}
 {{- if not $config.topics }}
-config.topics: is required: at least one topic to deduplicate
+config.topics: required: at least one topic to deduplicate
 {{- end }}
 {{- if include "unseen.config" (list $config "kafka.instance_id" "") }}
 config.kafka.instance_id: must not be set, because the chart sets it to the pod's name; remove it
@@ -74,10 +74,10 @@ terminationGracePeriodSeconds: must be longer than the shutdown timeout, {{ $dra
 {{- with .Values.keda }}
 {{- if .enabled }}
 {{- if not .partitions }}
-keda.partitions: is required: the number of partitions of the input with the most partitions
+keda.partitions: required: the number of partitions of the input with the most partitions
 {{- end }}
 {{- if not .maxReplicaCount }}
-keda.maxReplicaCount: is required: the maximum number of pods, at most keda.partitions
+keda.maxReplicaCount: required: the maximum number of pods, at most keda.partitions
 {{- else if and .partitions (gt (int64 .maxReplicaCount) (int64 .partitions)) }}
 keda.maxReplicaCount: must be at most keda.partitions, {{ int64 .partitions }}, got {{ int64 .maxReplicaCount }}; more pods would be idle
 {{- else if gt (int64 .minReplicaCount) (int64 .maxReplicaCount) }}

@@ -26,7 +26,7 @@ pub enum SinkError {
 #[must_use]
 pub fn duplicate_producer(transactional_id: &str, reason: &str) -> String {
     format!(
-        "another process uses transactional id {transactional_id:?} ({reason}), for example because a state directory was copied; give each process its own kafka.instance_id, or delete the file \"instance\" in one of the state directories"
+        "another process uses transactional id {transactional_id:?} ({reason}), possibly because a state directory was copied; give each process its own kafka.instance_id, or delete the file \"instance\" in one of the state directories"
     )
 }
 

@@ -209,7 +209,7 @@ impl<B: Broker> Sink<B> {
             ErrorCode::QueueFull => {
                 if runtime::since(*waited.get_or_insert_with(runtime::now)) > self.patience {
                     return Err(SinkError::Abort(format!(
-                        "librdkafka's send queue stayed full for {:?}, because the brokers did not accept its records in time",
+                        "librdkafka's send queue stayed full for {:?}, because the brokers did not accept the queued records in time",
                         self.patience
                     )));
                 }
@@ -316,7 +316,7 @@ impl<B: Broker> Sink<B> {
                     format!("cannot write a changelog record {}; set max.message.bytes of that topic to at least 1000000", message(failed))
                 }
                 _ => format!(
-                    "{}; this changelog topic needs cleanup.policy=delete and must accept the current time as a timestamp",
+                    "{}; set cleanup.policy=delete on this changelog topic, and check that this machine's clock is correct",
                     invalid.message
                 ),
             });

@@ -40,7 +40,7 @@ impl Store {
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
         // If the directory was deleted or replaced, RocksDB would continue to write to the deleted files.
         if self.place() != open.place {
-            return Err(Error::Corrupt { dir: self.dir.clone(), what: "it was deleted or replaced while in use".to_owned() });
+            return Err(Error::Corrupt { dir: self.dir.clone(), what: "the checkpoints were deleted or replaced while in use".to_owned() });
         }
         let is_added = saved == Some(Saved { epoch: open.epoch });
         let (gone_pages, gone_fingerprints) = if is_added { self.expired(db, id, &metadata.state)? } else { self.replaced(id, state)? };

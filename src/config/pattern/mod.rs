@@ -80,7 +80,7 @@ pub(super) fn check_names(names: &[(&str, Option<&String>)], path: &str, diagnos
         } else if name.contains(PLACEHOLDER) && name.replace(PLACEHOLDER, "").is_empty() {
             diagnostics.add(
                 &place,
-                format!("{name:?} expands to the name of the input itself, so records would be read again forever; use a name such as \"{{input}}.unseen\""),
+                format!("{name:?} expands to the name of the input itself, so the worker would read its own output in an endless loop; use a name such as \"{{input}}.unseen\""),
             );
         }
     }
@@ -220,7 +220,7 @@ impl Config {
             if let Some(reader) = self.topics.iter().find(|reader| reader.input == name) {
                 let setting = topic.setting(option);
                 return Some(format!(
-                    "{setting}: {name:?} is the input of topics[{}], so records would be read again forever; use another topic",
+                    "{setting}: {name:?} is the input of topics[{}], and a topic cannot be both an input and an output of one configuration; use another topic",
                     reader.entry
                 ));
             }

@@ -92,7 +92,7 @@ fn a_matching_topic_that_cannot_be_read_is_left_out_alone() {
     let (topics, left_out) = expanded(&config, &["ok", "a", "taken", &long, "a b"]);
     assert_eq!(topics, ["ok>ok.unseen", "a.unseen>-", "b>-"]);
     let reasons = [
-        "topics[0].output: \"a.unseen\" is the input of topics[1], so records would be read again forever; use another topic".to_owned(),
+        "topics[0].output: \"a.unseen\" is the input of topics[1], and a topic cannot be both an input and an output of one configuration; use another topic".to_owned(),
         "topics[0].output: expected a topic name of 1 to 249 characters from a-z, A-Z, 0-9, '.', '_', and '-', got \"a b.unseen\""
             .to_owned(),
         format!(
@@ -130,7 +130,7 @@ fn faults_of_a_pattern_name_the_option() {
         (
             ".*",
             "output = \"{input}\"",
-            "topics[0].output: \"{input}\" expands to the name of the input itself, so records would be read again forever; use a name such as \"{input}.unseen\"".to_owned(),
+            "topics[0].output: \"{input}\" expands to the name of the input itself, so the worker would read its own output in an endless loop; use a name such as \"{input}.unseen\"".to_owned(),
         ),
         (
             ".*",

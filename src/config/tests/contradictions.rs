@@ -14,15 +14,15 @@ fn contradicting_options_of_topics_are_rejected() {
         ),
         (
             format!("input = \"out\"\n{same}"),
-            "topics[0].output: \"out\" is the input of topics[1], so records would be read again forever; use another topic",
+            "topics[0].output: \"out\" is the input of topics[1], and a topic cannot be both an input and an output of one configuration; use another topic",
         ),
         (
             format!("input = \"b\"\non_duplicate = {{ topic = \"in\" }}\n{same}"),
-            "topics[1].on_duplicate.topic: \"in\" is the input of topics[0], so records would be read again forever; use another topic",
+            "topics[1].on_duplicate.topic: \"in\" is the input of topics[0], and a topic cannot be both an input and an output of one configuration; use another topic",
         ),
         (
             format!("input = \"b\"\non_invalid = {{ topic = \"b\" }}\n{same}"),
-            "topics[1].on_invalid.topic: \"b\" is the input of topics[1], so records would be read again forever; use another topic",
+            "topics[1].on_invalid.topic: \"b\" is the input of topics[1], and a topic cannot be both an input and an output of one configuration; use another topic",
         ),
         (
             "input = \"b\"\nspace = \"in\"\nwindow = \"12h\"\nfilter = { capacity = \"10M\" }".to_owned(),

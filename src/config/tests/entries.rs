@@ -61,7 +61,7 @@ fn faults_of_a_list_name_the_entry_and_the_input() {
         (
             "[\"a\", \"a.x\"]",
             "output = \"{input}.x\"",
-            "topics[0].output: \"a.x\" is the input of topics[0], so records would be read again forever; use another topic".to_owned(),
+            "topics[0].output: \"a.x\" is the input of topics[0], and a topic cannot be both an input and an output of one configuration; use another topic".to_owned(),
         ),
     ] {
         assert_eq!(listed(inputs, lines), error, "{inputs} {lines}");

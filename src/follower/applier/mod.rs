@@ -178,7 +178,7 @@ impl<'a> PartitionApplier<'a> {
             tracing::warn!(changelog = %self.changelog, "the changelog was recreated; loading it again");
             self.forget();
         } else if watermarks.low > self.next && self.reading == Reading::Active {
-            tracing::warn!(changelog = %self.changelog, trimmed_to = watermarks.low, read_to = self.next, "the changelog was trimmed past the last offset that was read; loading the changelog again");
+            tracing::warn!(changelog = %self.changelog, trimmed_to = watermarks.low, read_to = self.next, "records of the changelog were deleted before this server read them; loading the changelog again");
             self.forget();
         }
         (self.low, self.end, self.log) = (watermarks.low, watermarks.end, watermarks.log.clone().or(self.log.take()));
@@ -299,7 +299,7 @@ impl<'a> PartitionApplier<'a> {
                 let cut = cut.ok_or(
                     "the group's offsets were reset too many times to replay the changelog; stop the workers, keep their state directories, delete the changelog topic, and start the workers again",
                 )?;
-                tracing::info!(changelog = %self.changelog, input = log_topic(&cut.topic), input_offset = cut.start, "changes for input records from this offset on are void, because the group's offsets were reset or were never committed; loading the changelog again without these changes");
+                tracing::info!(changelog = %self.changelog, input = log_topic(&cut.topic), input_offset = cut.start, "ignoring the changelog's changes for input records from this offset on, because the group's offsets were reset or the changes were never committed; loading the changelog again");
                 let mut cuts = std::mem::take(&mut self.cuts);
                 self.forget();
                 cut.add_to(&mut cuts);

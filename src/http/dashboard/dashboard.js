@@ -171,7 +171,7 @@ function derive(status) {
   };
 }
 
-/** Compares the false positive rate of a space with its target. */
+/** Compares the false-positive rate of a space with its target. */
 function verdict({ target, estimated, observed }) {
   if (observed === null) return 'confirmed';
   if (observed.checked > 0 && observed.low > target) return 'above';

@@ -312,7 +312,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     if !best.aside.is_empty() {
         let names: Vec<_> = best.aside.iter().map(|&number| name(&table.fields[number].place)).collect();
         reasons.push(format!(
-            "Duplicates differ in {}, which is not compared. If it distinguishes records, add it to the key.",
+            "Duplicates differ in {}, but only fields of the value are compared. If this difference distinguishes records, add it to the key.",
             names.join(", ")
         ));
     }
@@ -334,7 +334,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     let margin = if seconds >= wanted {
         "The window is at least twice as long, to catch later duplicates"
     } else {
-        "Later duplicates are emitted again"
+        "Duplicates that arrive later are emitted"
     };
     reasons.push(format!("window: 99 % of the duplicates arrive within {}, all within {}. {margin}.", duration(near), duration(furthest)));
     if window_ms > span {

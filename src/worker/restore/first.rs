@@ -145,7 +145,7 @@ impl<B: Broker> Worker<B> {
                 Some(ends) => break ends,
                 None if self.check_stop() => return Err(broker::Error::Stopped.into()),
                 None if runtime::since(asked) > BLOCKED_AFTER => {
-                    let advice = "if it does not end, find it with kafka-transactions.sh find-hanging";
+                    let advice = "if it does not end, find it with kafka-transactions.sh find-hanging and abort it";
                     self.shared.stats.block(self.number, format!("waiting for an open transaction in {of} to end; {advice}"));
                 }
                 None => {}

@@ -179,7 +179,7 @@ impl<B: Broker> Worker<B> {
     fn truncated(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, read: Offset) -> Result<Resumption, Error> {
         let (partition, end) = (&assigned.partition, assigned.high);
         if !assigned.has_id() {
-            tracing::error!(partition = %partition, committed = read, end, "the committed offset is past the end of the topic, which may have been recreated; reading the topic from its beginning");
+            tracing::error!(partition = %partition, read, end, "the offset up to which the group has read is past the end of the partition, so the topic may have been recreated; reading the partition from its beginning");
             return Ok(Resumption::at(assigned.low));
         }
         match self.shared.config.kafka.on_truncation {
@@ -257,7 +257,7 @@ impl<B: Broker> Worker<B> {
         if records > 0 {
             tracing::warn!(partition = %partition, why, "cannot restore all seen keys; reading up to {records} records of the input again. Keys that were first emitted before these records may be emitted again");
         } else {
-            tracing::warn!(partition = %partition, why, "cannot restore all seen keys; continuing without them, so they may be emitted again");
+            tracing::warn!(partition = %partition, why, "cannot restore all seen keys; continuing without them, so records with these keys may be emitted again");
         }
         Ok(Resumption { start, warm_until: resume, is_elsewhere: false })
     }

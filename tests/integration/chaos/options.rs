@@ -418,7 +418,7 @@ impl Memory {
         }
     }
 
-    /// The false positive rate of a server with the same filter, without its part on disk. `None` if a server cannot have the filter, or if
+    /// The false-positive rate of a server with the same filter, without its part on disk. `None` if a server cannot have the filter, or if
     /// the filter does not guarantee the window.
     pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
         let filter = &FILTERS[self.filter];

@@ -138,13 +138,13 @@ impl Setup {
         let ports = ["serve.listen=127.0.0.1:0", "serve.http_listen=127.0.0.1:0"];
         let overrides: Vec<_> = ports.iter().chain(overrides).copied().collect();
         let mut server = Worker::serve(config, &overrides, &self.environment, &self.log(name));
-        server.wait_for_log("listening for http", PATIENCE);
+        server.wait_for_log("listening for HTTP", PATIENCE);
         let log = server.log();
         let address = |what: &str| {
             let (_, line) = log.split_once(what).expect("it listens");
             line.split_once("address=").expect("an address").1.split_whitespace().next().expect("an address").to_owned()
         };
-        let addresses = (address("listening for Redis clients"), address("listening for http"));
+        let addresses = (address("listening for Redis clients"), address("listening for HTTP"));
         (server, addresses.0, addresses.1)
     }
 

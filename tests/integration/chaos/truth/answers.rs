@@ -4,7 +4,7 @@ use super::super::options::{Memory, Options};
 use super::Known;
 use std::collections::BTreeSet;
 
-/// False positive rates of the server's own filters. The first is high enough to show false positives.
+/// False-positive rates of the server's own filters. The first is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
 const RARELY: f64 = 1e-9;
 /// Maximum number of filter lookups per key: in each of six partitions, one for the user id as a number and one for it as text.
