@@ -5,7 +5,7 @@
 # directory, so everything else can be read-only.
 
 # The compiler version is exact, but tags can move. scripts/containers, which also builds the release image, therefore sets both
-# images by the digests that it has pulled, and prints the digests. The system packages are the latest of bookworm.
+# images by the digests that it has pulled and prints the digests. The system packages are the latest of bookworm.
 ARG BUILD_IMAGE=rust:1.95.0-bookworm
 ARG BASE_IMAGE=debian:bookworm-slim
 
@@ -19,8 +19,9 @@ ENV CARGO_PROFILE_RELEASE_DEBUG=false
 # Some ARM kernels have pages of 64 KiB. The allocator supports any page size up to the size that it was built for.
 RUN if [ "$(uname -m)" = aarch64 ]; then echo 'env.JEMALLOC_SYS_WITH_LG_PAGE = "16"' >>"$CARGO_HOME/config.toml"; fi
 
-# Builds the dependencies in a separate layer, because RocksDB and librdkafka take many minutes to build, and rarely change.
-# The image does not contain tests and benchmarks, so this removes their tables from the manifest. A table ends at the next one.
+# Builds the dependencies in a separate layer, because RocksDB and librdkafka take many minutes to build and rarely change.
+# The sources of tests, benchmarks, and examples are missing here, so this step removes their tables from the manifest. A table ends
+# where the next one begins.
 COPY Cargo.toml Cargo.lock ./
 RUN awk '/^\[/ { drop = /^\[\[(bench|example|test)\]\]/ } !drop' Cargo.toml > kept.toml \
     && mv kept.toml Cargo.toml \

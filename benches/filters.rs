@@ -92,7 +92,7 @@ impl Contestant for Ours {
             for &key in batch {
                 if self.filter.check_and_insert(key).expect("enough memory") {
                     seen += 1;
-                    // Also insert false positives, so that the generations are exactly as full as stated.
+                    // Also inserts false positives, so that the generations are exactly as full as stated.
                     self.filter.insert(key).expect("enough memory");
                 }
             }

@@ -1,5 +1,5 @@
-//! Compares one key space for all users with a filter per user, as in docs/explanation/per-user.md: memory, false positives, forgotten
-//! ids, time.
+//! Compares one key space for all users with a filter per user, as in docs/explanation/per-user.md: memory, false positives, forgotten ids,
+//! and time.
 //!
 //! ```sh
 //! cargo bench --no-default-features --bench per_user   # several minutes, 9 GB of memory
@@ -192,9 +192,9 @@ fn key(user: u64, id: u64) -> Fingerprint {
     Fingerprint(u128::from(scatter(low)) << 64 | u128::from(low))
 }
 
-/// Measurements of one kind under one load: bytes per user, three times per id, the false-positive rate, and the share of the window's ids
-/// that were forgotten. The times are in nanoseconds, for an insertion, for a lookup alone, and for a lookup together with other candidates
-/// of the user.
+/// Measurements of one kind under one load: bytes per user, three durations per id, the false-positive rate, and the share of the window's
+/// ids that were forgotten. The durations are in nanoseconds: for an insertion, for a lookup alone, and for a lookup together with other
+/// candidates of the user.
 type Cell = [f64; 6];
 
 /// Measures in a separate process, because memory that earlier measurements have freed is not completely returned to the system.

@@ -1,4 +1,4 @@
-//! The invariants of the source code that ARCHITECTURE.md states.
+//! Checks the invariants of the source code that ARCHITECTURE.md states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -39,9 +39,9 @@ const PARTS: [&str; 32] = [
     "sim",
     "cli",
 ];
-/// The parts whose files also call each other in only one direction.
+/// The parts in which no two files call each other, directly or through other files.
 const UNTANGLED: [&str; 9] = ["dedup", "changelog", "replay", "stats", "registry", "follower", "seed", "redrive", "worker"];
-/// The pure parts: no I/O, no clock, no randomness, no concurrency.
+/// The pure parts. They use no I/O, no clock, no randomness, and no concurrency.
 const PURE: [&str; 8] = ["record", "format", "key", "values", "content", "filter", "dedup", "changelog"];
 
 /// The Rust files below a directory, except those in directories named `target`.
@@ -58,7 +58,7 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// All Rust files without comments, with their paths below `src`.
+/// Returns the path below `src` and the code of each Rust file. The code has no comments.
 fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let read = |path: PathBuf| {
@@ -131,7 +131,8 @@ fn the_core_is_pure() {
     }
 }
 
-/// A simulation cannot control the system's clocks or librdkafka. It controls standard threads, because each runs as a `runtime::Task`.
+/// The simulation cannot control the system's clocks or librdkafka, so the worker must use them through traits. Threads of the standard
+/// library are allowed if each runs as a `runtime::Task`, which the simulation controls.
 #[test]
 fn worker_uses_kafka_clocks_and_threads_only_through_traits() {
     let outside = ["rdkafka::", "Instant::now(", "SystemTime", "thread::sleep", ".elapsed(", "crate::kafka"];
@@ -254,11 +255,11 @@ fn paths(tree: &str) -> Vec<String> {
     branches.flat_map(|branch| paths(branch)).map(|path| format!("{}{path}", head.trim())).collect()
 }
 
-/// Returns the paths that a file re-exports, and the other paths that it uses. Excludes its tests.
+/// Returns the paths that a file re-exports, and the other paths that it uses. Ignores the tests in the file.
 fn used(code: &str) -> (Vec<String>, Vec<String>) {
     let code = code.split("#[cfg(test)]\nmod ").next().unwrap_or(code);
     let (mut exported, mut used) = (Vec::new(), Vec::new());
-    // `cargo fmt` puts each declaration on its own lines.
+    // `cargo fmt` ends each declaration with a semicolon and a newline.
     for item in code.split(";\n") {
         let begin = item.lines().position(|line| line.starts_with("use ") || line.starts_with("pub") && line.contains(" use "));
         if let Some(begin) = begin {
@@ -286,8 +287,8 @@ fn absolute(own: &Module, path: &str, modules: &BTreeSet<Module>) -> Option<Modu
     }
 }
 
-/// The modules that each module uses. A re-exported name counts for the module that defines it. Leaves out uses between a parent and its
-/// child, which do not count as circles.
+/// The modules that each module uses. A re-exported name counts for the module that defines it. Ignores uses between a parent and its
+/// child, because they do not count as circles.
 fn uses() -> BTreeMap<Module, BTreeSet<Module>> {
     let files: BTreeMap<_, _> =
         sources().into_iter().filter(|(file, _)| !is_test(file)).map(|(file, code)| (module(&file), code)).collect();

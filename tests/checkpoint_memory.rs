@@ -18,7 +18,7 @@ const EXTRA_MAX: u64 = 64 << 20;
 /// The number of new keys per checkpoint: so many that every page of the filter changes.
 const KEYS: u64 = 200_000;
 
-/// A number in /proc/self/status, in bytes.
+/// Returns a size from /proc/self/status, in bytes.
 fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux tells");
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("there is such a line");

@@ -38,7 +38,7 @@ fn prose(text: &str) -> String {
     text.split("\n```").step_by(2).collect()
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// The anchors of a page's headings, as GitHub generates them.
 fn anchors(text: &str) -> HashSet<String> {
     let prose = prose(text);
     let headings = prose.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
@@ -96,7 +96,7 @@ fn paths_that_code_and_settings_mention_exist() {
     }
 }
 
-/// The arguments of `unseen` in a line of a shell, without comments and shell syntax.
+/// The arguments of `unseen` in a shell command, without comments and shell syntax.
 fn arguments(line: &str) -> Option<String> {
     let line = line.split(['#', '|', '>']).next()?;
     let (start, arguments) = line.split_once("unseen ")?;
@@ -127,7 +127,7 @@ fn commands_parse() {
 #[test]
 fn configurations_are_valid() {
     let file = tempfile::NamedTempFile::with_suffix(".toml").expect("a file");
-    // True for a block that sets properties of librdkafka, contains tests of a configuration, or is a part of another table.
+    // True for a block that sets properties of librdkafka, contains tests of a configuration, or belongs to another table.
     let is_other = |block: &str| !block.contains("[[topics]]") && (block.starts_with(['"', '[']) || block.contains("\n["));
     let options =
         "input = 'in'\noutput = 'out'\nkey = { record = 'key' }\nwindow = '1d'\non_invalid = { topic = 'dead' }\nfilter = { capacity = 1 }";

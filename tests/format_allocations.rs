@@ -16,7 +16,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator with a counter per thread, because the test harness may allocate meanwhile.
+/// The system's allocator with a counter per thread, because other threads of the test harness can allocate at the same time.
 struct Counting;
 
 // SAFETY: all calls are forwarded to the system's allocator.

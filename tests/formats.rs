@@ -95,7 +95,7 @@ fn id(id: &Value) -> Option<Fingerprint> {
 
 /// A record with this value and always the same key.
 const fn record<'a>(value: Option<&'a [u8]>, headers: &'a [(&'a str, Option<&'a [u8]>)]) -> Record<'a> {
-    // A field of a null value would be missing for another reason, so the value is never null.
+    // A null value would be rejected as a tombstone, not because a field is missing, so the value is never null.
     Record { key: Some(b"k"), value: if value.is_some() { value } else { Some(b"") }, headers }
 }
 
@@ -223,7 +223,7 @@ fn frames_of_all_serializers_are_parsed() {
             }
             for (place, expected) in entry["key_places"].as_object().into_iter().flatten() {
                 let formats = Formats::new(RecordFormat { format, ..RecordFormat::default() }, RecordFormat::default());
-                // The value of each record here has a frame, which is not checked.
+                // The key reads no field of the value, so the frame of the value does not matter.
                 let spec = KeySpec::new(vec![Part::KeyField(place.clone()), Part::Header("k".into())]).expect("a key");
                 let headers: Vec<_> = headers.iter().copied().chain([("k", Some(&b"k"[..]))]).collect();
                 let record = Record { key: key.as_deref(), value: value.as_deref(), headers: &headers };
@@ -234,8 +234,8 @@ fn frames_of_all_serializers_are_parsed() {
     }
 }
 
-/// Invalid values that are accepted. Most are accepted because no key reads the part with the error, which is skipped by its length. The
-/// tag of six bytes is a number with an overlong encoding, which Go's parser accepts, too.
+/// Invalid values that are accepted. In most of them, the error is in a field that the key does not read, so the decoder skips the field by
+/// its length. The tag of six bytes is an overlong encoding of a number, which Go's parser accepts, too.
 const PASSED_OVER: [&str; 5] = [
     "Protobuf: a tag of six bytes",
     "Avro: a text on the way that is not UTF-8",
@@ -257,10 +257,10 @@ fn value_that_does_not_match_its_schema_is_invalid() {
             let formats = unframed(entry, itself, &protobuf);
             let look = |place: &&str| found(place, &formats, &record(Some(&value), &[]), &NoSchemas);
             let answers: Vec<_> = LOOKED_FOR.iter().map(look).collect();
-            // Without protection, decoding hostile records would take years.
+            // Without limits in the decoder, a hostile record would take years to decode.
             assert!(began.elapsed().as_secs() < 60, "{}", entry["name"]);
             let is_invalid = answers.iter().any(|answer| matches!(answer, Err((Reason::Malformed, _))));
-            // As in JSON, a field that no key reads is not checked if it can be skipped by its length.
+            // As in JSON, the decoder does not check a field that the key does not read if it can skip the field by its length.
             let is_passed_over = PASSED_OVER.iter().any(|name| text(&entry["name"]) == *name);
             assert!(is_invalid || is_passed_over || kind == "disputed", "{}: {answers:?}", entry["name"]);
         }

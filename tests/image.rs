@@ -33,7 +33,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The error message of cargo if nothing else is wrong.
+/// The error message of cargo if nothing except this binary is missing.
 const NO_SUCH: &str = "no bin target named `no-such`";
 
 /// Installs a `cargo` that stops before it compiles.

@@ -83,7 +83,7 @@ fn fingerprint(key: u64) -> Fingerprint {
 }
 
 const KEYS: u64 = 40;
-/// The rules with every kind of filter and with a filter that an exact store confirms. The first kind keeps a window.
+/// The rules for every kind of filter, and for a filter with an exact store. The first kind keeps a window.
 fn kinds(window: Window, refresh: bool, late: Late) -> Vec<Rules> {
     let spec = |kind: Kind, rate| kind.spec(window, &Demand { bytes: 4_000, ..Demand::new(64, rate) });
     let rules = |filter, exact| Rules { window, filter, exact, refresh, late, emit: Emit::First };
@@ -114,7 +114,7 @@ struct Life {
     kind: usize,
     topics: usize,
     changelog: bool,
-    /// True if keys are retracted. All filters are then of kinds that can retract.
+    /// True if the run retracts keys. It then uses only kinds of filters that can retract.
     retracts: bool,
     log: Log,
     inputs: [Vec<Input>; 2],
@@ -211,7 +211,7 @@ impl Life {
                 return Err(format!("{}[{offset}] {input:?} is {verdict:?}, and should be {expected:?}", TOPICS[topic]));
             }
         } else {
-            // A filter that keeps no window may be wrong in both directions, so the model adopts its verdict.
+            // A filter that keeps no window can have false positives and false negatives, so the model adopts its verdict.
             let before = self.truth.keys.get(&input.key).copied();
             if verdict == Verdict::Unseen {
                 self.truth.keys.remove(&input.key);

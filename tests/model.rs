@@ -1,4 +1,4 @@
-//! Promise: for all settings and streams, the verdicts are those of a window that is implemented as a simple list.
+//! Promise: for all settings and streams, the verdicts match a window that is implemented as a simple list.
 //!
 //! Streams are drawn from a seed.
 //! `UNSEEN_MODEL_STREAMS=80000 cargo test --release --test model` runs more streams than the normal tests.
@@ -63,7 +63,8 @@ fn time(random: &mut SplitMix, clock: &mut i64) -> Option<i64> {
 fn stream(seed: u64) {
     let mut random = SplitMix(seed);
     let rules = rules(&mut random);
-    // A filter alone may remove the entry of another key. With an exact store, or with error rates as low as here, it does not.
+    // Without an exact store, retracting a key can remove the filter's entry of another key. At error rates as low as here, this does not
+    // happen.
     let retracts = (rules.exact || rules.retracts_by_filter()) && random.one_in(2);
     let (mut dedup, mut model) = (Dedup::new(rules), Model::new(&rules));
     let keys = pick(&mut random, &[10, 100, 1_500]);

@@ -1,5 +1,5 @@
-//! The effect of each topic option on topics that share a key space and on stored state. If topics of a space may have different values of
-//! an option, the table gives a reason. If stored state stays valid after an option changes, the table gives a reason, too.
+//! A table of all topic options. For each option, the table shows whether all topics of a key space must have the same value, and whether a
+//! new value invalidates stored state. Each `No` has a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use unseen::checkpoint::Settings;
@@ -15,7 +15,7 @@ use Depends::{No, Yes};
 struct Row {
     option: &'static str,
     values: [&'static str; 2],
-    /// Other options that the option needs. An empty value removes an option.
+    /// Other options that this option requires. An empty value removes the other option.
     with: &'static [(&'static str, &'static str)],
     /// `Yes` if topics of one space must have the same value.
     agree: Depends,
@@ -88,7 +88,7 @@ const ROWS: [Row; 36] = [
     row("filter.kind", ["\"aging\"", "\"cuckoo\""], Yes, Yes),
     row("filter.capacity", ["\"10M\"", "\"20M\""], Yes, NEXT_SLICE),
     row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, NEXT_SLICE),
-    // A stable filter cannot rearrange its existing cells.
+    // Other filters use the new rate for their next slice. A stable filter has no slices and cannot rearrange its cells.
     Row { with: STABLE_SIZED, ..row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, Yes) },
     row("filter.slices", ["4", "8"], Yes, Yes),
     Row { with: STABLE, ..row("filter.memory", ["\"1MiB\"", "\"2MiB\""], Yes, Yes) },

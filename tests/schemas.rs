@@ -1,5 +1,5 @@
-//! The schemas in the repository: of the configuration (for editors), of the Helm chart's values, and of the JSON that unseen serves or
-//! prints.
+//! The JSON schemas in the repository match the code. They describe the configuration (for editors), the values of the Helm chart, and the
+//! JSON that unseen serves or prints.
 //!
 //! `WRITE_SCHEMAS=1` writes the schemas instead of comparing them.
 
@@ -30,7 +30,7 @@ fn keep(name: &str, is_current: bool, text: &str) {
     }
 }
 
-/// Checks the schema in a file, which `update` must leave unchanged.
+/// Checks that the schema in a file is up to date. `update` writes the generated parts into the schema and must not change it.
 fn is_kept(name: &str, update: impl Fn(&mut Value)) {
     let kept: Value = serde_json::from_str(&read(name)).unwrap_or_default();
     let mut wanted = kept.clone();

@@ -88,7 +88,7 @@ fn tests_detect_a_changed_window_key_or_option() {
 struct Mutant {
     what: String,
     document: Value,
-    /// True if `unseen check` may detect the change instead of a test.
+    /// True if `unseen check` can detect the change instead of a test.
     may_be_refused: bool,
 }
 
@@ -110,7 +110,7 @@ fn mutants(document: &Value) -> Vec<Mutant> {
     };
     for (number, topic) in topics.iter().enumerate() {
         let input = topic["input"].as_str().expect("an input");
-        // A stable filter guarantees no window, so no test depends on its length.
+        // A stable filter guarantees no window, so no test depends on the length of the window.
         let is_stable = topic["filter"]["kind"] == "stable";
         let is_of_space = |other: &Value| other.get("space").is_some() && other.get("space") == topic.get("space");
         for (factor, word) in [(2.0, "twice"), (0.5, "half")].into_iter().filter(|_| !is_stable) {
@@ -143,8 +143,8 @@ fn mutants(document: &Value) -> Vec<Mutant> {
     mutants
 }
 
-/// Returns variants of a key: with one part removed, with one part replaced by the record key or value, with one option of a part removed,
-/// or with one field of a part's `except` not excluded.
+/// Returns variants of a key. Each variant removes a part, replaces a part with the record key or value, removes an option of a part, or
+/// removes a field from the `except` of a part.
 fn keys(key: &Value) -> Vec<Value> {
     let parts = match key {
         Value::Array(parts) => parts.clone(),

@@ -38,8 +38,8 @@ impl<G: Generation> Kind for Ring<G> {
     }
 }
 
-/// The plain Bloom filter: each key sets k bits anywhere among m bits. If partitioned, the filter has k parts, and each key sets one bit
-/// in each.
+/// The plain Bloom filter: each key sets k bits anywhere among m bits. If partitioned, the filter has k parts, and each key sets one bit in
+/// each part.
 pub struct Bloom {
     bits: Cells,
     k: usize,

@@ -25,8 +25,8 @@ pub struct Bloomier {
 
 impl Bloomier {
     pub fn new(keys: usize, rate: f64) -> Self {
-        // An absent key has a random value. It is a false positive only if the value is the number of a closed slice, and only half of the
-        // eight numbers are. This replaces one check bit.
+        // An absent key has a random value. It is a false positive only if this value is the number of one of the four closed slices, out
+        // of eight numbers. This saves one check bit.
         let check_bits = (-rate.log2() - 1.0).ceil() as usize;
         let (slice_keys, cells) = (keys / SLICES, Cells::new(3, VALUE_BITS + check_bits));
         Self { cells, seed: 0, check_bits, slice: 0, closed: VecDeque::new(), open: Buffer::default(), slice_keys }

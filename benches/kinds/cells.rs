@@ -14,7 +14,7 @@ impl Cells {
         let map = MmapMut::map_anon(((len * width).div_ceil(64) + 1) * 8).expect("memory");
         #[cfg(target_os = "linux")]
         {
-            // Ignore errors, because small pages work, too.
+            // Ignores errors, because small pages work, too.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         Self { map, width, len }

@@ -40,7 +40,7 @@ pub fn measure(options: &Options, Arguments { other, label }: &Arguments) {
     let mut pairs: Vec<Vec<(Cost, Cost)>> = vec![Vec::new(); ours.len()];
     for round in 0..options.rounds * 2 {
         for ((ours, theirs), pairs) in ours.iter().zip(&theirs).zip(&mut pairs) {
-            // Alternate the order, because the worker that runs first may have an advantage.
+            // Alternates the order, because the worker that runs first may have an advantage.
             let pair = if round % 2 == 0 {
                 let theirs = run(theirs);
                 (run(ours), theirs)

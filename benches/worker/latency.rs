@@ -128,7 +128,7 @@ pub fn measure(options: &Options, arguments: &Arguments) {
                 }
             });
         }
-        // Alternate the order, because the broker is warmer for later runs.
+        // Alternates the order, because the broker is warmer for later runs.
         let mut pair = [(Duration::from_secs(1), 0), (NEVER, 1)];
         pair.rotate_left((round - 1) % 2);
         for (interval, at) in pair.into_iter().filter(|_| options.includes(CHECKPOINTS)) {

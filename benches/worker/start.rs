@@ -19,13 +19,13 @@ const COMMIT: Duration = Duration::from_millis(100);
 /// Times in milliseconds.
 #[derive(Clone, Copy, Serialize)]
 struct Figures {
-    /// Opening the state and looking up the topics.
+    /// The time to open the state and look up the topics.
     open: f64,
-    /// Waiting for the partition assignment, which depends on the brokers.
+    /// The time to get partitions, which depends on the brokers.
     join: f64,
-    /// Loading the state of the partitions.
+    /// The time to load the state of the partitions.
     restore: f64,
-    /// From the loaded state to the first record that a `read_committed` consumer receives.
+    /// The time from the loaded state to the first record that a `read_committed` consumer receives.
     first: f64,
 }
 
@@ -80,7 +80,7 @@ pub fn measure(options: &Options) {
 fn restart(broker: &Broker, topic: &Topic, run: &mut Run, reader: &Reader, round: usize) -> Figures {
     let before = reader.received();
     let first = topic.stream.records + round * WAITING;
-    // Length of the log of the previous processes, which is in the same file.
+    // The previous processes have written to the same log, so the events of the new process start after these bytes.
     let said = run.process.said().len();
     run.restart(|| records::produce(&broker.address, &topic.name, topic.stream, first..first + WAITING));
     let began = now() as f64 - run.process.started.elapsed().as_secs_f64() * 1e3;

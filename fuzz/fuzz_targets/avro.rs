@@ -100,8 +100,8 @@ fuzz_target!(|input: &[u8]| {
         Err(malformed) if number < WITHOUT_BLOCKS => {
             assert!(STRICTER.iter().any(|what| malformed.what.starts_with(what)), "{malformed}");
         }
-        // A block may declare a size that differs from the size of its elements. The decoder then continues after the elements, and the
-        // extractor after the declared size.
+        // A block can declare a size that differs from the size of its elements. The decoder then continues after the elements, and the
+        // extractor continues after the declared size.
         Err(_) => {}
         Ok(()) if number < WITHOUT_BLOCKS => compare(places, &value, &found),
         Ok(()) => {}

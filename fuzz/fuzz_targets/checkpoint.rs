@@ -58,7 +58,7 @@ struct Page<'a> {
 fn rules(input: &Input<'_>) -> Rules {
     let slices = u32::from(input.slices % 8) + 1;
     let window = if input.by_count { Window::keys(1_000, slices) } else { Window::time(1_000, slices) };
-    // Sizing by memory takes milliseconds and does not depend on the window.
+    // Sizing by memory takes milliseconds and does not depend on the window, so it is done only once per kind.
     static SIZED: [OnceLock<Spec>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
     let number = usize::from(input.kind) % (Kind::ALL.len() + 1);
     let (number, confirm) = if number == Kind::ALL.len() { (0, true) } else { (number, false) };

@@ -106,7 +106,7 @@ fn window(input: &Input<'_>) -> Window {
 }
 
 fn spec(input: &Input<'_>, window: Window) -> Spec {
-    // Sizing by memory takes milliseconds and does not depend on the window.
+    // Sizing by memory takes milliseconds and does not depend on the window, so it is done only once per kind.
     static SIZED: [OnceLock<Spec>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
     let kinds: Vec<_> = Kind::ALL.iter().filter(|kind| !kind.is_on_disk()).collect();
     let number = usize::from(input.kind) % kinds.len();

@@ -18,7 +18,7 @@ const WALKS: usize = 256;
 
 struct Setting {
     maps: MessageDescriptor,
-    /// The same message with repeated entries instead of maps. Only in this form does prost-reflect check the wire types of entries.
+    /// The same message with repeated entries instead of maps. prost-reflect checks the wire types of entries only in this form.
     entries: MessageDescriptor,
     walks: Vec<(Vec<String>, Extractor)>,
 }

@@ -1,4 +1,4 @@
-//! Commands that choose one topic of a list, or one entry of an input.
+//! The option `--topic`: it selects one topic from a list, or one entry of an input.
 
 use super::{ID, Setup};
 use serde_json::Value;
@@ -60,7 +60,7 @@ fn an_entry_of_an_input_is_chosen_by_its_space() {
     assert_eq!((keys(&["--topic", "orders-in"]), keys(&["--topic", "in"])), (Ok(2), Ok(1)));
     assert!(keys(&["--topic", "views-in"]).unwrap_err().contains("expected one of a topic that matches \"i.*\", a topic"));
 
-    // The pattern would also match a topic with the name of the space.
+    // The pattern also matches a topic with the name of the space, so the name is ambiguous.
     fs::write(setup.path("unseen.toml"), text.replace("input = \"in\"", "input = { pattern = \".*in\" }")).unwrap();
     let error = keys(&["--topic", "orders-in"]).unwrap_err();
     assert!(error.contains("space `orders-in` belongs to several input topics that match a pattern: in, orders-in. Choose one"), "{error}");

@@ -1,4 +1,4 @@
-//! The HTTP server of a worker: its connections and requests for other hosts.
+//! The HTTP server of a worker: its limits on connections, and requests for other hosts.
 
 use super::{ID, Setup};
 use assert_cmd::cargo::cargo_bin;
@@ -62,7 +62,7 @@ fn idle_connections_do_not_exhaust_descriptors() {
     let idle: Vec<_> = (0..400).map(half).collect();
     let answer = waiting.ask("/livez", "localhost");
     let open = fs::read_dir(format!("/proc/{}/fd", waiting.worker.id())).map_or(0, Iterator::count);
-    // The worker closes each connection.
+    // A timeout would mean that the worker has not closed the connection.
     let ended = idle.into_iter().all(|mut stream| {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         !matches!(stream.read(&mut [0; 512]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
@@ -73,7 +73,7 @@ fn idle_connections_do_not_exhaust_descriptors() {
     assert!(ended, "a connection is still open");
 }
 
-/// A web page may resolve its own host name to a loopback address (DNS rebinding).
+/// A web page can resolve its own host name to a loopback address (DNS rebinding), so the worker checks the host of each request.
 #[test]
 fn requests_for_other_hosts_are_rejected_on_loopback() {
     let setup = Setup::new("connect_timeout = \"10m\"", ID);

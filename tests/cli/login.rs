@@ -1,4 +1,4 @@
-//! Logins at brokers: the documented ones are accepted, and Kerberos is rejected.
+//! Authentication with brokers: the documented mechanisms are accepted, and Kerberos is rejected.
 
 use super::{ID, Setup};
 use openssl::asn1::Asn1Time;

@@ -155,7 +155,7 @@ fn replay_uses_the_time_of_reading_for_records_from_the_future() {
         assert_eq!(code, Some(0), "{error}");
         (out.lines().count(), error)
     };
-    // The file was just written, so the future record moves the window.
+    // The file was written just now, so no record is from the future, and the second record moves the window past the first.
     assert_eq!(out(&[]).0, 3);
     let read_at = humantime::format_rfc3339(yesterday).to_string();
     let (lines, summary) = out(&["--read-at", &read_at]);

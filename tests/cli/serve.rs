@@ -1,4 +1,4 @@
-//! The command `serve`: the end of the server on signals.
+//! The command `serve`: shutdown on signals.
 
 use super::Setup;
 use serde_json::Value;

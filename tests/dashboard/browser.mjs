@@ -67,7 +67,7 @@ export class Browser {
     });
   }
 
-  /** Calls a function in the page, and returns its result. */
+  /** Calls a function in the page and returns its result. */
   async run(body, ...args) {
     const expression = `(${body})(...${JSON.stringify(args)})`;
     const { result, exceptionDetails } = await this.send('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true });

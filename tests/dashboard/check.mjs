@@ -2,7 +2,7 @@
 //
 //   node tests/dashboard/check.mjs http://127.0.0.1:8080/ [DIRECTORY_FOR_SCREENSHOTS]
 //
-// Prints a line for each failed check, and then exits with code 1. It only reads from the worker.
+// Prints a line for each failed check and exits with code 1 if there is one. Only reads from the worker.
 
 import assert from 'node:assert/strict';
 import { mkdirSync, writeFileSync } from 'node:fs';
@@ -20,7 +20,7 @@ const home = new URL(base.endsWith('/') ? base : `${base}/`);
 const POLL_MS = 200;
 const WIDE = 1280;
 const PHONE = 375;
-// The page shows only some of a worker's partitions and events at first.
+// The number of a worker's partitions or events that the page shows at first.
 const SHORT = 12;
 
 const served = await fetch(home).catch((error) => error);
@@ -68,7 +68,7 @@ browser.on((method, params) => {
   }
 });
 
-/** Runs in the page before its own script. Keeps the statuses that the page received, and its appearance after the last one. */
+/** Runs in the page before the page's own script. Keeps the statuses that the page receives, and its latest figures. */
 function watch() {
   window.seen = { statuses: [], figures: [] };
   document.addEventListener('unseen:shown', ({ detail }) => {
@@ -144,7 +144,7 @@ function faint() {
   return found;
 }
 
-/** Runs in the page. Returns how much wider than the window it is, and the elements that overflow. */
+/** Runs in the page. Returns how much wider the page is than the window, and the elements that overflow. */
 function tooWide() {
   const { scrollWidth, clientWidth } = document.documentElement;
   const out = [...document.querySelectorAll('body *')].filter((element) => element.getBoundingClientRect().right > clientWidth + 0.5 && element.checkVisibility());
@@ -340,7 +340,7 @@ const claims = {
     await picture('large-dark');
   },
 
-  // A browser treats an invalid pause as no pause.
+  // A browser does not wait at all if it is told to wait for an invalid time.
   async 'a page that is to ask after ages does not ask all the time'() {
     answer = WORKER;
     await load('1e12');

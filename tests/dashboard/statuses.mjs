@@ -2,7 +2,7 @@
 
 const histogram = { buckets: [], count: 0, sum_seconds: 0 };
 
-/** A worker that has just started, and has no figures yet. */
+/** A worker that has just started and has no figures yet. */
 export const empty = {
   version: '0.1.0', instance: 'news-0', group_id: 'unseen', delivery: 'exactly_once', workers: 2,
   state: 'connecting', reason: 'No broker has answered yet.', time_ms: 1_763_750_000_400, started_ms: 1_763_750_000_000,
@@ -22,7 +22,7 @@ const judged = (unseen, duplicate) => [{
 }];
 const waited = (tenth, fifth, count) => ({ buckets: [[0.1, tenth], [0.2, fifth]], count, sum_seconds: 1 });
 
-/** Three statuses, 4 s apart, and the expected rates of the second and the third one. */
+/** Three statuses, 4 s apart, and the expected rates of the second and the third status. */
 export const series = [
   after({ topics: judged(5000, 5000), end_to_end_latency: waited(500, 1000, 1000) }, 0),
   after({ topics: judged(5600, 5400), end_to_end_latency: waited(590, 1100, 1100) }, 4000),
@@ -52,7 +52,7 @@ export const spaces = {
   confirmed: space('confirmed', 'exact', { target: null, estimated: 0, observed: null }, { confirm: true }),
 };
 
-/** The expected judgment of each, and the name of its color. */
+/** The expected judgment of each space, and the name of its color. */
 export const verdicts = {
   above: ['above target', 'bad'],
   perhaps: ['possibly above target', 'warn'],

@@ -148,7 +148,7 @@ fn cold_start_after_a_manual_reset_treats_all_keys_as_unseen() {
     assert_eq!((keys.len(), out.len()), (200, 300), "keys from before the group were never emitted");
 }
 
-/// A producer that uses a wrong unit may write times near the Unix epoch.
+/// A producer that uses a wrong unit can write times near the Unix epoch.
 #[test]
 fn cold_start_remembers_keys_with_times_near_the_epoch() {
     let topics = Topics::new("begin-epoch", "", "changelog = false", 1);

@@ -22,8 +22,8 @@ fn broker_kills_do_not_change_the_output() {
         broker.wait_until_back();
     }
     feed.join();
-    // A restarted broker forgets a producer whose last record has a timestamp more than a day old, which applies to all records of this
-    // stream. Records of the feed that were in flight may then be in the input twice.
+    // The timestamps of this stream are more than a day old, so a restarted broker forgets the producer of the feed. Records that were in
+    // flight can then be in the input twice.
     stream.expect_from_input();
     let log = stream.check(worker);
     assert!(log.contains("a Kafka client reported an error"), "the worker did not notice");
@@ -31,7 +31,7 @@ fn broker_kills_do_not_change_the_output() {
 }
 
 /// The session of a static member ends while the member waits for another producer's transaction. The brokers are down, so the member does
-/// not learn about it. Afterward, the brokers treat its heartbeats as those of another process with the same name.
+/// not notice the end of its session. Afterward, the brokers treat its heartbeats as those of another process with the same name.
 #[test]
 fn a_static_member_rejoins_after_its_session_has_expired() {
     let mut broker = OwnBroker::start();

@@ -1,4 +1,5 @@
-//! Promise: a capture contains every committed record of the requested time, byte for byte, and its replay gives the worker's verdicts.
+//! Promise: a capture contains every committed record of the requested time, byte for byte. A replay of the capture gives the same verdicts
+//! as the worker.
 
 use crate::harness::{PATIENCE, Setup, TestRecord, broker, by_partition, client, produce, topic, unseen, wait_for_output};
 use data_encoding::BASE64;

@@ -172,7 +172,7 @@ impl Sliced {
     }
 }
 
-/// At the offsets of expired slices in the old changelog, the new one has other records, which must not be deleted.
+/// The new changelog has other records at the offsets at which the old one had expired slices. The worker must not delete them.
 #[test]
 fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     let mut sliced = Sliced::new();
@@ -181,7 +181,7 @@ fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     delete_topic(broker(), &sliced.changelog);
     make_topic(broker(), &sliced.changelog, 1);
     produce(broker(), &sliced.changelog, (0..1_000).map(|number| Sliced::record(number, 0)));
-    // The commits of the following slices come after these records, so their offsets are not at the start of the new changelog.
+    // The commits of the following slices are written after these records, so no commit has an offset at the start of the new changelog.
     sliced.read((4..9).flat_map(|slice| Sliced::fill(slice, 200)), &mut worker);
     let first = || first_offset(broker(), &sliced.changelog, 0);
     wait_until("a slice has expired", LIMIT, || {
@@ -341,7 +341,7 @@ fn added_partitions_are_read_and_logged() {
     assert_same(&total, &out);
     let log = worker.drain();
     assert!(log.contains("partitions were added"), "{log}");
-    // The keys of the new partitions are in the changelog.
+    // The changelog must have the keys of the new partitions, too.
     fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
     produce(broker(), &input, &added);
     let mut worker = setup.start_with("a", &["state.cold_start=fail"]);

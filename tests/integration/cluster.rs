@@ -56,7 +56,7 @@ fn fewer_output_partitions_are_reported_and_accepted() {
     assert!(stdout.contains(&sentence) || stderr.contains(&sentence), "{stdout}{stderr}");
 
     stream.begin(20_000);
-    // Records go to other partitions by key, so the comparison ignores the partition and the order.
+    // The output has fewer partitions, so records are partitioned by key. The comparison ignores their partition and order.
     let sorted = |records: &[Vec<TestRecord>]| {
         let mut all: Vec<_> = records.iter().flatten().map(|record| TestRecord { partition: 0, ..record.clone() }).collect();
         all.sort_by(|a, b| (a.timestamp, &a.headers).cmp(&(b.timestamp, &b.headers)));

@@ -10,15 +10,15 @@ use std::os::unix::fs::FileExt as _;
 
 /// The number of bytes in a batch before the part that its checksum covers.
 const HEAD: u64 = 21;
-/// The number of bytes in a fetch response before the first batch: if the response has one partition, and if it starts with an empty
-/// partition of another topic.
+/// The number of bytes before the first batch of a fetch response. The first number is for a response with one partition. The second number
+/// is for a response that starts with an empty partition of another topic.
 const RESPONSE_HEADS: [u64; 2] = [66, 121];
 
 /// A log segment on the disk of a broker. The broker sends the bytes of the segment unchanged.
 struct Segment(File);
 
 impl Segment {
-    /// The first segment of partition 0 of a topic on the secure broker, whose directory is known.
+    /// The first segment of partition 0 of a topic. The topic must be on the secure broker, because the directory of that broker is known.
     fn open(topic: &str) -> Self {
         Self(OpenOptions::new().read(true).write(true).open(secure_broker().segment(topic, 0)).expect("a segment"))
     }
@@ -84,7 +84,7 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
     log
 }
 
-/// Corrupts the first batch of a fetch response so that librdkafka delivers the records after the second one.
+/// Corrupts the first batch of a fetch response so that librdkafka delivers the records after the second batch.
 ///
 /// After a wrong checksum, librdkafka continues before the end of the batch, because it treats a length as a position in the response. At
 /// that position, this function writes the header of a batch that extends to `second`. librdkafka skips that batch, because its offsets are
@@ -95,7 +95,7 @@ fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     let mut bytes = segment.read(start..second);
     for head in heads {
         let (before, body) = bytes.split_at_mut(usize::try_from(head + HEAD - start).expect("few"));
-        // No attributes and a single offset.
+        // The batch has no attributes and a single offset.
         body[..6].fill(0);
         let length = i32::try_from(body.len()).expect("few") + 9;
         let head =
@@ -144,7 +144,7 @@ fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
     let name = format!("{}-ids-changelog", setup.group());
     let changelog = Segment::open(&name);
-    // When the worker took over the partition, it logged a batch without keys (offset 0). Offset 1 is the commit marker. Delete both, so
+    // When the worker took over the partition, it logged a batch without keys (offset 0) and a commit marker (offset 1). Deletes both, so
     // that the changelog starts with the first batch of keys.
     delete_records_before(broker, &name, 0, 2);
     let first = changelog.end(changelog.end(changelog.end(0)));

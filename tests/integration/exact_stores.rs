@@ -1,4 +1,4 @@
-//! Promise: keys that a filter keeps on disk survive kills, including retractions, and are known even if the disk is full.
+//! Promise: if a filter keeps its keys on disk, the keys and their retractions survive kills. Lookups work even if the disk is full.
 
 use crate::harness::{News, RETRACT, TestRecord, broker, topic, wait_until};
 use crate::stream::{LIMIT, Stream};
@@ -28,7 +28,7 @@ fn with_states() -> Vec<TestRecord> {
     records
 }
 
-/// The records whose state differs from that of the last record with their key, by partition.
+/// The records whose state differs from the state of the previous record with the same key, by partition.
 fn changes(records: &[TestRecord]) -> Vec<Vec<TestRecord>> {
     let (mut states, mut changes) = (HashMap::new(), vec![Vec::new(); 4]);
     for record in records {

@@ -1,5 +1,5 @@
-//! Promise: `unseen explain` reports why a record was emitted or dropped, as an exact list would, through kills, a rebuild, and a reset of
-//! the group. If it cannot know a cause, it reports the cause as unknown.
+//! Promise: `unseen explain` reports why a record was emitted or dropped. Its reports match an exact list, even after kills, a rebuild, and
+//! a reset of the group. If the cause cannot be known, it reports the cause as unknown.
 
 use crate::harness::{
     RETRACT, Setup, TestRecord, Worker, broker, client, committed_offset, delete_records_before, produce, read_committed, reset_offset,
@@ -51,12 +51,12 @@ fn explained(setup: &Setup, args: &[&str]) -> Value {
     serde_json::from_str::<Value>(&shown).expect("JSON")["explanations"][0].clone()
 }
 
-/// The numbers of the emitted records, for an input with one partition whose values are numbers.
+/// The values of the emitted records, which must be numbers in a single partition.
 fn came_out(output: &str) -> Vec<usize> {
     read_committed(broker(), output, 1)[0].iter().map(|record| record.text().parse().expect("a number")).collect()
 }
 
-/// The verdict, the cause, and the original of each record, according to a list.
+/// The expected verdict, cause, and original of each record, computed with a list.
 fn truth(records: &[TestRecord], came_out: &[usize]) -> Vec<(&'static str, &'static str, Option<usize>)> {
     let mut last = HashMap::new();
     let of = |(number, record): (usize, &TestRecord)| {
@@ -93,7 +93,8 @@ fn check(setup: &Setup, input: &str, truth: &[(&str, &str, Option<usize>)], caus
     }
 }
 
-/// Runs a worker over the records. The worker is killed in between, and its state is rebuilt from the changelog.
+/// Runs workers over the records and returns the setup, the input, and the output. The first worker is killed, and the last one rebuilds
+/// its state from the changelog.
 fn judged_through_kills(hint: &str, filter: &str, records: &[TestRecord]) -> (Setup, String, String) {
     let (input, output) = (topic(broker(), hint, 1), topic(broker(), &format!("{hint}-out"), 1));
     let setup = Setup::new(broker(), hint).kafka(&format!("instance_id = \"{hint}\"")).worker("commit_interval = \"20ms\"").topic(
@@ -137,7 +138,7 @@ fn duplicates_and_false_positives_of_each_kind_are_explained() {
     }
 }
 
-/// A stable filter forgets at random, so for two records with the same key in one commit, it may be unknown which one was emitted.
+/// A stable filter forgets keys at random. If one commit has two records with the same key, it can be unknown which of them was emitted.
 #[test]
 fn certain_explanations_of_a_stable_filter_are_true() {
     let records = records(6_000);
@@ -206,7 +207,8 @@ fn retractions_renewals_and_windows_by_count_are_explained() {
     let said = explained(&setup, &["--key", "key-0"]);
     assert_eq!((&said["emissions"], &said["retractions"], &said["seen"]), (&2.into(), &1.into(), &true.into()), "{said:#}");
     assert_eq!(said["forgotten"]["at_slice"], 3, "{said:#}");
-    // The window consists of two slices of four keys and the open slice. The key is in none of them, but its commit is not trimmed yet.
+    // The window consists of two slices of four keys and the open slice. The key is in none of them, but the changelog still has its
+    // commit.
     produce(broker(), &input, (4..24).map(|number| record(number, number)));
     read(&setup, &input, &mut worker, 24);
     produce(broker(), &input, [record(24, 0)]);

@@ -10,7 +10,7 @@ use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-/// The number of records for each worker to read.
+/// The number of records that each worker reads.
 const PART: usize = 500;
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -18,7 +18,8 @@ const AGING: &str = "filter = { kind = \"aging\", capacity = \"2k\", false_posit
 const LARGE_CONFIRMED: &str = "filter = { kind = \"aging\", capacity = \"300M\", false_positive_rate = 1e-3, confirm = true }";
 const EXACT: &str = "filter = { kind = \"exact\" }";
 
-/// Steps of a transaction and a checkpoint. For a step after a failed transaction, the step that fails comes first.
+/// Steps of a transaction and of a checkpoint. A step that follows a failed transaction comes after the fault that makes the transaction
+/// fail.
 const TRANSACTION: &[&str] = &[
     "transaction.begun:3:kill",
     "transaction.send:40:kill",

@@ -1,4 +1,4 @@
-//! Promise: `unseen check --connect` reports each feature that a cluster lacks, with a solution. It changes nothing.
+//! Promise: `unseen check --connect` reports each feature that a cluster lacks, with a solution. The command changes nothing.
 
 use crate::harness::{OwnBroker, PATIENCE, Setup, api, broker, client, committed_offset, front, limit_api, unseen, wait_until};
 use crate::stream::Stream;

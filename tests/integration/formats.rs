@@ -129,7 +129,7 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
         address
     };
     waiting(&mut worker);
-    // A worker that is killed while it waits loses nothing, and neither does its successor.
+    // If a worker is killed while it waits for a schema, no record is lost, and the next worker waits, too.
     worker.kill9();
     registry.heal();
     registry.hang();
@@ -139,7 +139,7 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
         wait_until_read(&stream, partition, end, &mut worker);
     }
     wait_until_read(&stream, 1, waits_at, &mut worker);
-    // UNSEEN_REGISTRY_AWAY sets a longer outage in seconds.
+    // UNSEEN_REGISTRY_AWAY can make the outage longer. Its unit is seconds.
     let away = std::env::var("UNSEEN_REGISTRY_AWAY").map_or(0, |seconds| seconds.parse().expect("a number of seconds"));
     let (began, away) = (std::time::Instant::now(), Duration::from_secs(away));
     wait_until("it was away for so long", LIMIT + away, || (began.elapsed() >= away).then_some(()));
@@ -212,8 +212,8 @@ fn flapping_registry_makes_no_record_invalid() {
     let stream = Stream::of(broker(), "formats-flaps", orders(2_000, |_, _| 0), WINDOW);
     stream.produce(..);
     let worker = start(&stream, "a", &settings(&registry));
-    // A worker believes that a schema is unknown only if the registry reports that for ten seconds. Here, the registry is down for longer
-    // than that between two such reports and finally has the schemas.
+    // A worker believes that a schema is unknown only if the registry reports this for ten seconds. Here, the registry is down for longer
+    // than ten seconds between two such reports, and it then has the schemas.
     let asked = || registry.requests()["GET /schemas/ids/1"].as_u64().unwrap_or_default();
     let more = |than: u64| wait_until("it is asked again", LIMIT, || (asked() > than).then(asked));
     more(0);

@@ -10,7 +10,7 @@ const FULL: usize = 64 << 20;
 #[test]
 fn full_transaction_is_committed_before_the_interval_ends() {
     let mut records = News { count: 320, ..News::default() }.records();
-    // Large records that compress well, so that they are small for the brokers.
+    // The records are large but compress well, so they are small for the brokers.
     for record in &mut records {
         record.pad(&"x".repeat(500_000));
     }
@@ -28,7 +28,7 @@ fn full_transaction_is_committed_before_the_interval_ends() {
     });
     let visible: usize = reader.records.iter().flatten().map(|record| record.text().len()).sum();
     assert!(visible < bytes, "all records became visible at once");
-    // The worker may not have read everything yet.
+    // The worker may not have read everything yet, so the next one reads the rest.
     worker.drain();
     stream.check(stream.setup.start("a"));
 }

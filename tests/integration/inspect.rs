@@ -1,4 +1,4 @@
-//! Promise: a state directory can be inspected while its worker runs and be asked for a key.
+//! Promise: `unseen inspect` shows a state directory and looks up a key in it while the worker runs.
 
 use crate::harness::{News, Setup, broker, topic, unseen};
 use crate::stream::Stream;

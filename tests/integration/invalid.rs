@@ -41,7 +41,7 @@ const BAD: [(Option<&[u8]>, &str, &str); 8] = [
     ),
 ];
 
-/// Valid records, and among them invalid records of every kind in every partition.
+/// Valid records mixed with invalid records of every kind, in every partition.
 fn mixed() -> Vec<TestRecord> {
     let mut records = Vec::new();
     let mut kinds = BAD.iter().cycle();
@@ -130,7 +130,7 @@ fn invalid_record_stops_the_worker_by_default() {
         let good = Oracle::new(WINDOW, 4).expected(&before[at], PARTITIONS)[at].len();
         assert_eq!(output[at].len(), good, "not all records before the invalid record were emitted");
 
-        // A retry does not help: the worker stops at the same record.
+        // A restart does not help: the worker stops at the same record.
         let again = stream.setup.start_with("a", &[TOMBSTONES]).fails(1);
         assert!(again.contains(&format!("offset {offset}: {message}")), "{again}");
         stream.check(stream.setup.start_with("a", &[TOMBSTONES, "topics[0].on_invalid=drop"]));

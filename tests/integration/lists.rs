@@ -1,4 +1,4 @@
-//! Promise: an entry with a list of inputs deduplicates each of them as an entry of its own would.
+//! Promise: an entry with a list of inputs deduplicates each input as if the input had its own entry.
 
 use crate::harness::{
     Setup, TestRecord, Worker, assert_same, broker, client, committed_offset, make_topic, produce, read_committed, topic, unique,
@@ -26,7 +26,7 @@ fn each_topic_of_a_list_has_its_own_keys_and_outputs() {
         "[[topics]]\ninput = [\"{a}\", \"{b}\"]\noutput = \"{{input}}.unseen\"\non_invalid = {{ topic = \"{dead}\" }}\n\
          key = {{ record = \"key\" }}\nwindow = \"24h\"\nfilter = {{ kind = \"exact\" }}"
     ));
-    // The topics overlap in their keys, and each has a record without a key.
+    // The topics have some keys in common, and each has a record without a key.
     let of = [0..100, 50..200].map(records);
     let without_key = TestRecord { timestamp: 1_700_000_000_000, ..TestRecord::default() };
     let mut read = [0, 0];
@@ -66,7 +66,7 @@ fn a_missing_topic_of_a_list_is_named_with_its_entry() {
     assert!(log.contains(&format!("topics[0].input: topic {missing:?} does not exist; create it")), "{log}");
 }
 
-/// If the member returned within its session, it would keep its partitions and not get those of the new topic (KAFKA-12759).
+/// If the member returned within its session, it would keep its partitions and get none of the new topic (KAFKA-12759).
 #[test]
 fn a_static_member_reads_a_topic_that_joins_the_list_after_its_session() {
     let [old, new] = ["list-old", "list-new"].map(|hint| topic(broker(), hint, 1));

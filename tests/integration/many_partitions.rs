@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 /// Makes a worker read one record from each of the first `records` partitions and checks that the offsets of these records are committed.
 /// Before it reads, the worker commits an offset of every partition.
 fn commit_all(broker: &str, partitions: u32, records: u32, delivery: &str, limit: Duration) -> String {
-    // The output comes first, because a broker that creates thousands of partitions does nothing else meanwhile.
+    // Creates the output first, because a broker that is creating thousands of partitions does not create another topic until it has
+    // finished.
     let output = topic(broker, "many-out", 1);
     // Creates at most 5,000 partitions at a time, because the controller limits the number per request.
     let input = topic(broker, "many-in", partitions.min(5_000));
@@ -42,7 +43,7 @@ fn commit_all(broker: &str, partitions: u32, records: u32, delivery: &str, limit
 #[test]
 fn offset_commits_are_split_until_the_coordinator_accepts_them() {
     let broker = OwnBroker::start();
-    // The first commit of any group creates the offsets topic.
+    // The broker creates its offsets topic at the first commit of any group.
     let first = topic(broker.address(), "first", 1);
     reset_offset(broker.address(), "first", &first, 0, 0);
     // The limit is enough for the group's own record and for about twenty offsets.

@@ -81,7 +81,7 @@ fn rolling_restart_of_static_members_does_not_change_the_output() {
 }
 
 /// Another consumer takes over a member's static name and stops. The member drops its records in progress, rejoins, and reads them again.
-/// It would see the same if a broker mistook it for another process after an outage.
+/// The member would get the same error if a broker mistook it for another process after an outage.
 #[test]
 fn a_fenced_static_member_rejoins() {
     let stream = Stream::new(broker(), "fenced", RECORDS);

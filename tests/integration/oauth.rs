@@ -1,4 +1,4 @@
-//! Promise: a worker that logs in with a bearer token always has a valid token, loses no record without one, and never shows a token.
+//! Promise: a worker that logs in with a bearer token renews the token in time, loses no record if it cannot, and never shows a token.
 
 use crate::harness::{
     KEY_ID, Msk, OwnBroker, PATIENCE, REGION, SCOPE, SUBJECT, SecureBroker, Setup, TokenProvider, front, secure_broker, unique, wait_until,

@@ -239,7 +239,7 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
     let number = |value: &Value| value.as_f64().expect("a number");
     assert!(truth > 0.02, "the filter was to be overfull, and is wrong at {truth}");
     assert!((number(&observed["low"])..=number(&observed["high"])).contains(&truth), "{truth} is not within {rates}");
-    // The exact count covers the whole time in which the filter filled up, and the estimate only its current state.
+    // The exact count covers the whole time in which the filter filled up. The estimate covers only its current state, so it is higher.
     assert!((1.0..3.5).contains(&(number(&rates["estimated"]) / truth)), "{truth} {rates}");
 
     // The alert on the rate would fire.
@@ -273,7 +273,7 @@ fn readiness_reports_what_the_worker_waits_for() {
     assert_eq!(ask(&unreachable, "/livez").0, 200);
     worker.kill9();
 
-    // The changelog has an open transaction, so the rebuild of its partition waits for the end of that transaction.
+    // One partition of the changelog has an open transaction, so the rebuild of this partition waits until the transaction ends.
     let (input, output) = (topic(broker(), "ready-in", 4), topic(broker(), "ready-out", 4));
     let setup = Setup::new(broker(), "ready").worker("commit_interval = \"50ms\"").properties(SHORT_SESSION).topic(&input, &output, lines);
     produce(broker(), &input, (0..400).map(|number| record(number, i32::try_from(number % 4).expect("a partition"))));

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Half of the records are read before the offsets change, and the other half after.
+/// Half of the records are read before the offsets change, and the other half is read afterward.
 const RECORDS: usize = 40_000;
 const HALF: usize = RECORDS / 2;
 
@@ -63,7 +63,7 @@ fn records_that_expire_under_a_running_worker_are_reported() {
     worker.sigcont();
     let sentence = "records were deleted before they were read";
     worker.wait_for_log(sentence, LIMIT);
-    // Only the log shows the position of the worker, because some of the deleted records may have been in flight.
+    // The worker may have had some of the deleted records in flight. Only its log shows which offsets it has missed.
     let log = worker.log();
     let line = log.lines().find(|line| line.contains(sentence)).expect("it was found");
     let (from, to) = (logged(line, "committed").cast_signed(), logged(line, "oldest").cast_signed());

@@ -62,7 +62,7 @@ impl Case {
         assert_eq!(output[at].len(), before.count(), "not all records before the oversized record were emitted");
     }
 
-    /// Starts a worker with a dead-letter topic. Checks that the worker emits the other records, and that the large ones are dead letters.
+    /// Starts a worker with a dead-letter topic. Checks that the large records become dead letters and that all other records are emitted.
     fn check(&self, dead_letters: &str) -> String {
         let worker = self.stream.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
         let log = self.stream.check(worker);
@@ -92,7 +92,7 @@ fn original(letter: &TestRecord) -> TestRecord {
 #[test]
 fn oversized_records_become_dead_letters() {
     let records = News { count: 100_000, ..News::default() }.records();
-    // Large records are alone, in pairs, and several in one transaction.
+    // Large records come alone, in pairs, and several in one transaction.
     let large = |number| number % 5_000 == 2_500 || number % 10_000 == 2_501 || (60_000..60_010).contains(&number);
     let case = Case::new("oversize", records, large);
     assert!(case.dead.iter().flatten().count() > 10, "too few large records to try anything");
@@ -174,7 +174,7 @@ fn lowering_the_limit_of_an_output_loses_nothing() {
     assert_eq!(logged(&log, "invalid"), 0, "a record was blamed for its batch");
 }
 
-/// Inputs may share an output. The worker looks up the limit of the output, and its batches respect that limit.
+/// Inputs can share an output. The worker looks up the limit of the output, and its batches respect that limit.
 #[test]
 fn batches_respect_the_limit_of_a_shared_output() {
     let stream = Stream::into(

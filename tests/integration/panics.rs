@@ -6,8 +6,8 @@ use std::fs;
 
 const RECORDS: usize = 20_000;
 
-/// Makes a thread panic and checks that the process ends and another one takes over. At a point whose step cannot fail, a fault of the kind
-/// `error` panics.
+/// Makes a thread panic and checks that the process ends and another one takes over. If the step at a fault point cannot fail, the fault
+/// `error` makes it panic.
 fn panics(hint: &str, point: &str) {
     let stream = Stream::remembered(broker(), hint, RECORDS).with(short_timeouts);
     stream.begin(RECORDS / 2);

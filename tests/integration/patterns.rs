@@ -51,7 +51,8 @@ fn new_matching_topic_is_deduplicated_exactly_once() {
     let [a, b, c] = ["a", "b", "c"].map(|name| format!("{base}.{name}"));
     make(&a);
     produce(broker(), &a, records(0..100));
-    // The new topic makes the process drain its workers. It is killed after their last commit, before it reads the new topic.
+    // The new topic makes the process drain its workers. The process is killed after the last commit of its workers, before it reads the
+    // new topic.
     let mut worker = setup.start_armed("w", &[], "drain.committed:1:kill");
     wait_until_read(&setup, &mut worker, &a, 100);
     make(&b);

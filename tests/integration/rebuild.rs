@@ -47,7 +47,8 @@ fn restored(worker: &Worker) -> bool {
     worker.log().matches("partition restored").count() == 4
 }
 
-/// The largest elapsed time in the log, in milliseconds. Partitions are restored in parallel, so it is the time of the whole restore.
+/// The largest elapsed time in the log, in milliseconds. Partitions are restored in parallel, so the slowest one determines the time of the
+/// restore.
 fn slowest(log: &str) -> u64 {
     let elapsed = log
         .lines()

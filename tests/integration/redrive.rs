@@ -1,5 +1,5 @@
-//! Promise: `unseen dlq redrive` writes each dead letter back once, as the original record, through kills, repeated commands, and commands
-//! at the same time.
+//! Promise: `unseen dlq redrive` writes each dead letter back once, as the original record, through kills, repeated commands, and
+//! concurrent commands.
 
 use crate::harness::{
     OwnBroker, PATIENCE, Setup, SplitMix, TestRecord, Worker, alter_topic, api, broker, by_partition, delete_topic, front, make_topic,
@@ -294,7 +294,7 @@ fn a_redrive_ends_before_the_rejected_dead_letters_that_are_too_many() {
     assert_eq!(dead.redrive(&["--reason", "oversize"])["redriven"], 150 + waiting);
 }
 
-/// While the redrive retries a rejected batch, a worker may write new dead letters.
+/// While the redrive retries a rejected batch, a worker can write new dead letters.
 #[test]
 fn dead_letters_added_after_the_start_are_not_redriven() {
     let input = topic_with(broker(), "redrive-start-in", 4, &[("max.message.bytes", "2000")]);

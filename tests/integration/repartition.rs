@@ -47,7 +47,7 @@ fn each_key_is_emitted_once_from_any_partition() {
     let setup = short_timeouts(setup(&input, &output, true));
     produce(broker(), &input, records());
     let out = || read_committed(broker(), &output, PARTITIONS).concat();
-    // The worker is killed, and its disk is lost, while some records are still to be forwarded, and others wait in the repartition topic.
+    // The worker is killed, and its disk is lost, while some records are not forwarded yet and others wait in the repartition topic.
     for share in [8, 4, 2] {
         let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
         wait_until("a part of the keys is emitted", LIMIT, || {
@@ -81,7 +81,7 @@ fn keys_in_two_partitions_are_reported() {
     wait_until_read(&setup, &input, &mut worker);
     let log = worker.drain();
     assert_eq!(log.matches("the same key arrived in two partitions").count(), 1, "it is logged once");
-    // The worker samples one key in 1,024. Both duplicates of such a key are detected in other partitions.
+    // The worker samples one key in 1,024. Each sampled key has two duplicates in other partitions, which both count.
     let cross_partition_keys = logged(&log, "cross_partition_keys");
     assert!(
         (u64::from(KEYS) / 1024..=u64::from(KEYS) / 256).contains(&cross_partition_keys),

@@ -21,7 +21,7 @@ fn with_headers_of_another(hint: &str) -> Stream {
 fn explained(stream: &Stream) -> Vec<Vec<(TestRecord, bool)>> {
     let by_partition = by_partition(stream.records.iter().cloned(), PARTITIONS);
     let each = |(partition, (records, unseen)): (usize, (Vec<TestRecord>, &Vec<TestRecord>))| {
-        // The window has four slices of an hour and is longer than the stream.
+        // The window has four slices of an hour. It is longer than the stream, so no key is forgotten.
         let (mut unseen, mut stream_time, mut since) = (unseen.iter().peekable(), 0, HashMap::new());
         let explain = |(offset, mut record): (usize, TestRecord)| {
             stream_time = record.timestamp.max(stream_time);
@@ -115,7 +115,7 @@ fn count_window_remembers_the_configured_number_of_keys() {
     let unseen = stream.records.iter().filter(|record| {
         let (emitted, count) = &mut states[usize::try_from(record.partition).expect("a partition")];
         let slice = |number: usize| number / (KEYS / 4);
-        // The first key after a full slice opens the next slice, so a lookup just before that still finds the old slices.
+        // A full slice stays open until the next key is inserted, so a lookup just before that still finds the old slices.
         let open = slice(count.saturating_sub(1));
         if emitted.get(&record.key).is_some_and(|&number| open - slice(number) <= 4) {
             return false;

@@ -58,7 +58,7 @@ pub enum Need {
     Output,
     Group,
     Transactions,
-    /// The topics of the group.
+    /// The internal topics of the group.
     Topics,
 }
 
@@ -177,7 +177,7 @@ fn an_unknown_ca_is_reported() {
 #[test]
 fn a_name_that_is_not_in_the_certificate_is_reported() {
     let (address, _) = listener(secure_broker(), SCRAM.protocol);
-    // Another notation of 127.0.0.1. Its text does not match the name in the certificate.
+    // 127.1 is the same address as 127.0.0.1, but its text does not match the name in the certificate.
     let other = format!("kafka.bootstrap_servers={}", address.replace("127.0.0.1", "127.1"));
     kept_out(
         &SCRAM.stream("name", 1),

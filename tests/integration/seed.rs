@@ -245,7 +245,7 @@ fn a_table_seeds_partitions_by_key() {
     assert_eq!(json(&said)["seeded"], json!(null), "{said}");
     let (code, said, error) = rows.seed(&table(0..190), &[&args[..], &["--json"]].concat());
     assert_eq!(code, Some(0), "{error}");
-    // A number in a table counts as both a number and a string.
+    // A number in a table counts as both a number and a string, so each line has two keys.
     let seeded = json!({
         "group": rows.setup.group(), "partitions": 4, "keys": 380, "expired": 0, "evicted": 0, "stream_time_ms": START - 1_000 + 189,
     });

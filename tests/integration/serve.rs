@@ -1,4 +1,4 @@
-//! Promise: a server answers for every key according to the committed stream and never reports a key as unseen without knowing.
+//! Promise: a server's answers match the committed stream. It reports a key as unseen only if it is certain.
 
 use crate::harness::{Asker, OwnBroker, Reply, Worker, broker, http, reset_offset, wait_until, wait_until_fresh};
 use crate::observed::{documented, exported};
@@ -14,7 +14,7 @@ fn ids(stream: &Stream) -> Vec<(String, String)> {
     ids.iter().map(|id| id.split_once('/').expect("a user and an item")).map(|(user, item)| (user.to_owned(), item.to_owned())).collect()
 }
 
-/// Queries a server for all ids. Returns those that it reports as seen.
+/// Queries a server for all ids. Returns the ids that the server reports as seen.
 fn answers(stream: &Stream, address: &str) -> HashSet<Vec<u8>> {
     let ids = ids(stream);
     let command = |(user, item): &(String, String)| vec!["BF.EXISTS".to_owned(), format!("news:{{{user}}}"), item.clone()];
@@ -184,7 +184,7 @@ fn misbehaving_clients_do_not_delay_others() {
     }
     let name = format!("news:{{{}}}", "x".repeat(2000));
     assert!(matches!(known.ask(&["BF.EXISTS", &name, "x"]), Reply::Error(text) if text.contains("at most 1024 bytes")));
-    // Garbage ends the connection that it arrives on, and no other.
+    // Garbage closes only the connection on which it arrives.
     let mut garbage = Asker::connect(&address);
     garbage.send(b"*1\r\n:7\r\n");
     assert!(matches!(garbage.reply(), Reply::Error(text) if text.starts_with("ERR Protocol error")));

@@ -139,7 +139,6 @@ fn keys_written_by_clients_are_emitted_once() {
     assert_eq!(session.headers, [("user".to_owned(), Some(b"u1".to_vec()))]);
     assert_eq!(session.value.as_deref(), Some(&b"login"[..]));
 
-    // Invalid writes are rejected with the reason.
     for (command, reason) in [
         (&["BF.ADD", "fields", "1"][..], "consist of the record key"),
         (&["CF.DEL", "sessions:{u1}", "login"], "no `retract`"),
@@ -189,7 +188,7 @@ fn a_write_without_brokers_is_an_error() {
     let text = error(&mut asker, &["BF.ADD", "orders", "o-1"]);
     assert!(text.ends_with("the record may be in the topic anyway"), "{text}");
     own.resume();
-    // The broker may have the first write anyway. In any case, the key is emitted once.
+    // The broker may have received the first write despite the error. In either case, the key is emitted once.
     number(&mut asker, &["BF.ADD", "orders", "o-1"]);
     wait_for_output(own.address(), &outputs[0], 2, PARTITIONS, LIMIT, &mut worker);
     worker.drain();
@@ -240,7 +239,8 @@ fn a_stopped_server_finishes_its_writes() {
     assert!(status.success() && log.contains("did not acknowledge all writes of clients in time"), "{status}: {log}");
 }
 
-/// Earlier keys are in the partition for the former partition count, and later keys in the partition for the current one.
+/// The partition of a key depends on the partition count. Keys from before the change stay in their old partition, and later keys are in
+/// their new one.
 #[test]
 fn keys_are_found_after_partitions_are_added() {
     let [input, output] = ["grow-in", "grow-out"].map(|hint| topic(broker(), hint, 2));

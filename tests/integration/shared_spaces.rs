@@ -66,7 +66,6 @@ fn topic_waits_for_the_warm_up_of_another_topic() {
     produce(broker(), &two.inputs[1], records(KEYS));
     let mut worker = two.setup.start("a");
     two.wait_until_read([KEYS, KEYS], &mut worker);
-    // Both topics continue.
     produce(broker(), &two.inputs[0], records(KEYS + 10));
     produce(broker(), &two.inputs[1], records(KEYS + 20));
     two.wait_until_read([2 * KEYS + 10, 2 * KEYS + 20], &mut worker);

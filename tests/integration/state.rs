@@ -176,7 +176,7 @@ fn directory_in_use_is_rejected() {
 fn a_full_disk_fails_only_checkpoints() {
     let stream = Stream::remembered(broker(), "state-full", RECORDS).with(|setup| setup.properties(SHORT_SESSION));
     stream.produce(..BEFORE);
-    // Enough space for the empty checkpoints of a start, but not for a page of a filter.
+    // The limit leaves space for the empty checkpoints of a start, but not for a page of a filter.
     let mut worker = stream.setup.start_on_full_disk("a", &["log.level=info,unseen=debug"], 128 << 10);
     worker.wait_for_log("checkpoint failed; the worker continues and tries again at the next checkpoint", LIMIT);
     stream.wait_until_read(BEFORE, &mut worker);
@@ -220,7 +220,7 @@ fn a_deleted_directory_is_recreated() {
         stream.wait_until_read(RECORDS - 1_000, &mut worker);
         worker.drain();
         assert_eq!(fs::read(state.join("instance")).expect("an id"), instance, "another id keeps readers from what is open");
-        // The next process finds everything.
+        // The next process must find the whole state in the recreated directory.
         stream.produce(RECORDS - 1_000..);
         stream.check(stream.setup.start_with("a", &["state.cold_start=fail", "state.changelog=false"]));
     }

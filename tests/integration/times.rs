@@ -99,8 +99,8 @@ fn keys_without_a_time_survive_a_lost_disk() {
     assert_same(&[[untimed, timed].concat()], &read_committed(broker(), &output, 1));
 }
 
-/// librdkafka cannot write the time 0, so such a record is emitted with a time of one millisecond. Otherwise it is processed like any
-/// other.
+/// librdkafka cannot write the time 0, so such a record is emitted with a time of one millisecond. Apart from that, it is processed like
+/// any other record.
 #[test]
 fn records_at_the_epoch_are_emitted_with_a_time_of_one_millisecond() {
     for window in ["\"1h\"", "{ keys = 1000 }"] {
@@ -137,7 +137,7 @@ fn times_in_microseconds_are_reported_until_they_stop() {
     let lines = "key = { record = \"key\" }\nwindow = \"10m\"\nfilter = { kind = \"exact\" }";
     let setup = Setup::new(broker(), "micros").worker("commit_interval = \"50ms\"").topic(&input, &output, lines);
     let record = |number: u8, timestamp| TestRecord { key: Some(vec![number]), timestamp, ..TestRecord::default() };
-    // One record per minute, and each id again after an hour.
+    // Produces one record per minute. Each id returns after an hour.
     produce(broker(), &input, (0..180).map(|minute| record(minute % 60, (1_767_268_800_000 + i64::from(minute) * 60_000) * 1000)));
     let (code, _, warnings) = setup.check_with("a", &[]);
     let sentence =

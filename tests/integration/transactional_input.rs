@@ -80,7 +80,7 @@ fn markers_and_aborted_records_leave_no_lag() {
             let records = crate::harness::read_committed(broker(), &output, 2).swap_remove(partition);
             records.into_iter().map(|record| String::from_utf8(record.key.expect("a key")).expect("text")).collect::<Vec<_>>()
         };
-        // Without a changelog, the second process remembers the records that are left in the input.
+        // Without a changelog, the second process warms up from the records that are left in the input.
         let expected: Vec<_> = (0..13).map(|key| key.to_string()).collect();
         assert_eq!(keys(0), expected, "shares a space: {shares_space}, changelog: {changelog}, {delivery}");
         assert!(keys(1).is_empty());

@@ -44,7 +44,7 @@ impl Model {
         if let Some(time) = time.filter(|&time| time <= max_timestamp && self.stream_time.is_none_or(|now| time > now)) {
             self.stream_time = Some(time);
             let first = self.slice();
-            // Keys from before any time belong to the first slice.
+            // Keys that were inserted before any time was known belong to the first slice.
             self.keys.values_mut().filter(|slice| slice.is_none()).for_each(|slice| *slice = first);
         }
     }

@@ -28,17 +28,18 @@ type failure struct {
 
 // The controls for tests, all of them below /test/:
 //
-//	POST   /test/fail?status=503     the next requests get this status, with the body of this request, or else with the
-//	                                 body that Confluent's registry would send; location=URL adds a Location header
+//	POST   /test/fail?status=503     the next requests get this status and the body of this request. If this request has
+//	                                 no body, they get the body that Confluent's registry would send. location=URL adds
+//	                                 a Location header
 //	POST   /test/hang                the next requests get no response before DELETE /test/failures
-//	DELETE /test/failures            ends all failures, and answers hanging requests
+//	DELETE /test/failures            ends all failures and answers hanging requests
 //	POST   /test/schemas             registers each schema of a list with its subject, version, and id. The list has the
-//	                                 format of GET /schemas; a schema comes after the schemas that it references
+//	                                 format of GET /schemas. A schema comes after the schemas that it references
 //	DELETE /test/schemas             deletes all schemas
 //	GET    /test/requests            returns the number of requests of each kind, including failed ones
 //
-// Both failures accept count=N (the default is to last until they are deleted), and path=/schemas/ids/3, the prefix of the
-// paths that fail. The first matching failure counts.
+// Both failures accept count=N and path=/schemas/ids/3, the prefix of the paths that fail. Without a count, a failure lasts
+// until it is deleted. If several failures match a request, the first one counts.
 type control struct {
 	registry *srfake.Registry
 
@@ -63,7 +64,7 @@ func (c *control) handler() http.Handler {
 	return mux
 }
 
-// Counts the request, and makes it fail if a failure matches. Returns false if the registry must answer it.
+// Counts the request. If a failure matches, makes the request fail. Returns false if the registry must answer the request.
 func (c *control) intercept(w http.ResponseWriter, r *http.Request) bool {
 	failure, healed := c.next(r)
 	switch {
@@ -164,7 +165,7 @@ func (c *control) seed(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *control) put(schema sr.SubjectSchema) (err error) {
-	// srfake panics if a version exists already, or a reference is invalid.
+	// srfake panics if a version already exists or a reference is invalid.
 	defer func() {
 		if reason := recover(); reason != nil {
 			err = c.share(schema, reason)
@@ -174,7 +175,7 @@ func (c *control) put(schema sr.SubjectSchema) (err error) {
 	return nil
 }
 
-// Registers a schema whose id another subject already has, because srfake cannot be seeded with it.
+// Registers a schema with an id that another subject already has. srfake cannot be seeded with such a schema.
 func (c *control) share(schema sr.SubjectSchema, reason any) error {
 	id, version, err := c.registry.RegisterSchema(schema.Subject, schema.Schema)
 	if err == nil && (id != schema.ID || version != schema.Version) {

@@ -1,6 +1,6 @@
 // A schema registry for tests: srfake of franz-go, an in-memory implementation of the API of Confluent's registry, with
 // controls below /test/ that make it fail (control.go). All responses of the schema API are srfake's, except for failures
-// that a test has requested. scripts/registry builds it, and documents its options.
+// that a test has requested. scripts/registry builds the program and documents its options.
 package main
 
 import (
@@ -88,7 +88,7 @@ func handler(user string) http.Handler {
 	return mux
 }
 
-// Serves TLS with this certificate. With a CA, requires client certificates that it has signed.
+// Serves TLS with this certificate. With a CA, requires client certificates that the CA has signed.
 func tlsConfig(cert, key, clientCA string) *tls.Config {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	failIf(err)

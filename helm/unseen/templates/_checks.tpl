@@ -1,5 +1,5 @@
 {{/*
-Mistakes that the schema of the values cannot detect: one per line, with its path. Without this check, they would appear only in the
+Mistakes that the schema of the values cannot detect: one per line, each with its path. Without this check, they would appear only in the
 log of a pod that cannot start. `helm lint` ignores the failure, so that the chart can be linted without values.
 */}}
 {{- define "unseen.faults" -}}

@@ -8,13 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time to wait until an armed fault point is passed. After that, the point stays armed.
+/// Maximum time to wait until the worker passes an armed fault point. The point stays armed after that time.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Time for which two processes with one name may compete.
 const FIGHT: Duration = Duration::from_secs(8);
 /// The final number of partitions of an input.
 const MORE_PARTITIONS: u32 = 6;
-/// The number of records by which a log seems to be truncated.
+/// The number of records by which the group's offset exceeds the end of a log that seems to be truncated.
 const GONE: i64 = 1_000;
 /// The number of records that a worker should commit during a fault.
 const SOME: usize = 1_000;
@@ -227,7 +227,8 @@ impl Stage<'_> {
             assert!(log.contains("the log was truncated"), "{name} did not log that the log was truncated");
             move_offset(&broker, &group, &self.stream.input, partition, offset);
         }
-        // Starts one member alone, so that it owns the partition. The others start once it has committed the offset at which it continues.
+        // Starts one member alone, so that it owns the partition. The other members start after the first has committed the offset at which
+        // it continues.
         running.retain(|&other| other != at);
         self.start(at, "");
         self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));
@@ -237,7 +238,7 @@ impl Stage<'_> {
     }
 
     fn fill_disk(&mut self, at: usize, kib: u64, killed: bool) {
-        // Limits files only after the start, because a worker that cannot write its first files exits with an error.
+        // Limits the file size only after the start, because a worker that cannot write its first files exits with an error.
         self.wait_for_log(at, "started version=");
         let life = self.members[at].lives;
         // A fault point may have ended the worker already.

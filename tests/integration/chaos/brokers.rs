@@ -1,4 +1,4 @@
-//! Faults of a cluster of three brokers. At most one replica of a partition is out of sync at a time: a broker fault begins
+//! Faults of a cluster of three brokers. At most one replica of a partition is out of sync at a time, because a broker fault begins only
 //! when the cluster has recovered from the previous one.
 
 use super::plan::Ailment;
@@ -60,8 +60,8 @@ impl Stage<'_> {
         self.story.tell("all leaders have moved");
     }
 
-    /// Deletes the topics of a plan that succeeded, so that the next plan runs on a small cluster. Panics if a topic has too few replicas,
-    /// which also checks the topics that the worker has created itself.
+    /// Deletes the topics of a plan that succeeded, so that the next plan runs on a small cluster. Panics if a topic has too few replicas.
+    /// This also checks the topics that the worker has created itself.
     pub fn delete_topics(&mut self) {
         let replicas = self.conditions.brokers;
         if replicas > 1 {

@@ -69,7 +69,7 @@ impl Sum {
         self.counts.add(story.counts());
         let lost = own.filter(|_| outcome.is_err()).map(|own| own.transactions_without_end(&format!("chaos-{seed}-")));
         lost.iter().flatten().for_each(|lost| story.tell(lost));
-        // A transaction may lose its end only if the plan killed its only broker. With replicas, that must not happen.
+        // A transaction can lose its end only if the plan killed its only broker. With replicas, this must not happen.
         let was_killed = plan.steps.iter().any(|step| matches!(step.fault, Fault::Broker { .. }));
         if let Some(lost) = lost.as_ref().and_then(|lost| lost.first()).filter(|_| was_killed) {
             self.void.push(seed);

@@ -97,13 +97,13 @@ const OTHER_DIMENSIONS: &[&[&str]] = &[
     &["one entry per input", RULES],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
-/// The event time in a field differs from Kafka's timestamp and has any unit. Some records have no event time.
+/// The event time is in a field, in various units, and differs from Kafka's timestamp. Some records have no event time.
 pub const EVENT_TIMES: &str = "event times from a field, optional";
 /// The value is base64 of gzip, and the ids are in a text field that contains JSON.
 pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
 /// Some records pass through, because of a header or a field.
 pub const WHEN: &str = "when, with records that pass through";
-/// Records whose content differs from the last emitted record with their key are emitted.
+/// A record is emitted if its content differs from the last emitted record with the same key.
 pub const ON_CHANGE: &str = "emit = \"on_change\"";
 /// Records with a header belong to another entry, which has its own key space, key, filter kind, and window.
 pub const RULES: &str = "two entries of one input";
@@ -111,8 +111,8 @@ pub const RULE_SLICES: u32 = 2;
 /// The predicates that select the records to deduplicate ([`WHEN`]).
 const SELECTED: &str = "{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }";
 pub const RULE_SPACE: &str = "marked";
-/// The number of dimensions at the end whose choices are derived from the others. Plans are reported by their seeds and keep all other
-/// choices when such a dimension is added.
+/// The number of dimensions at the end of the list that derive their choices from the other dimensions. If such a dimension is added, plans
+/// that were reported by their seeds keep all other choices.
 const DERIVED: usize = 6;
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -160,13 +160,13 @@ impl Options {
         (0..SERIES).map(|_| next()).collect()
     }
 
-    /// All pairs of choices in these options. Each choice is two indexes: of its dimension, and within the dimension.
+    /// All pairs of choices in these options. A choice is the index of its dimension and its index within the dimension.
     pub fn pairs(&self) -> impl Iterator<Item = [(usize, usize); 2]> {
         let all = self.numbers();
         (0..all.len()).flat_map(move |at| (0..at).map(|before| [all[before], all[at]]).collect::<Vec<_>>())
     }
 
-    /// The choices, each as two indexes: of its dimension, and within the dimension.
+    /// The choices, each as the index of its dimension and its index within the dimension.
     fn numbers(&self) -> Vec<(usize, usize)> {
         let number = |(at, choice): (usize, &String)| (at, DIMENSIONS[at].iter().position(|other| other == choice).unwrap_or_default());
         self.0.iter().enumerate().map(number).collect()
@@ -193,7 +193,8 @@ impl Options {
             && (!has("retract") || filter.can_retract())
             && (!has("on_invalid = \"fail\"") || !is_invalid.into_iter().any(has))
             && (!has("on_invalid = \"fail\"") || !has("tombstones") || !has("on_tombstone = \"invalid\""))
-            // With `repartition`, the output rejects an oversized record after repartitioning, or the worker stops earlier.
+            // With `repartition`, the outcome of an oversized record is not certain: the output rejects the record, or the repartition
+            // topic rejects it first and the worker stops.
             && (!has("repartition = true") || !has("records too large for the output"));
         accepted && (self.is_ordered() && filter.keeps_window() || self.is_judged_by_keys())
     }
@@ -341,7 +342,7 @@ impl Options {
         if self.has("slices = 1") { 1 } else { 4 }
     }
 
-    /// Keys per window by count, in each partition. `None` for a window by time.
+    /// The number of keys per partition in a window by count. `None` for a window by time.
     pub fn window_keys(&self) -> Option<i64> {
         let rotates = self.has("a window by count that rotates").then_some(super::ROTATING_KEYS);
         rotates.or_else(|| self.has("a window by count that covers all").then_some(100_000))
@@ -395,7 +396,7 @@ pub enum Change {
 }
 
 impl Memory {
-    /// Changes a part. All parts except the kind of filter alternate between two variants.
+    /// Changes one setting. All settings except the kind of filter alternate between two variants.
     pub fn change(&mut self, change: Change, options: &Options) {
         match change {
             Change::Kind => {
@@ -418,8 +419,8 @@ impl Memory {
         }
     }
 
-    /// The false-positive rate of a server with the same filter, without its part on disk. `None` if a server cannot have the filter, or if
-    /// the filter does not guarantee the window.
+    /// The false-positive rate of a server with the same filter but without the exact store. `None` if a server cannot have the filter, or
+    /// if the filter does not guarantee the window.
     pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
         let filter = &FILTERS[self.filter];
         let is_possible = filter.has_capacity() && (!retracts || filter.can_retract() && !filter.confirm);
@@ -459,7 +460,8 @@ impl Memory {
         if self.has_event_times { "time = { field = \"/ts\", optional = true }\n" } else { "" }
     }
 
-    /// Returns the configuration lines of the entry for records with a header. Changes affect only the `time` and the `when` of that entry.
+    /// Returns the configuration lines of the entry for records with the header `rule`. Changes affect only the `time` and the `when` of
+    /// that entry.
     fn rule_lines(&self) -> String {
         let window = 2 * self.first_window;
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };

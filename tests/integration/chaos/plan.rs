@@ -54,7 +54,7 @@ pub enum Fault {
     Kill,
     /// Restart with armed fault points that kill the process.
     KillAt(String),
-    /// Restart with armed fault points whose steps fail.
+    /// Restart with armed fault points that make their steps fail.
     FailAt(String),
     /// Restart with armed fault points that stop the process for this time.
     StopAt { points: String, ms: u64 },
@@ -70,9 +70,9 @@ pub enum Fault {
     Roll,
     /// A second process runs with the same name and a copy of the state.
     Twin { killed: bool },
-    /// The broker is killed and restarts. A worker may be killed with it.
+    /// The broker is killed and restarts. With `worker_too`, a worker is killed, too.
     Broker { worker_too: bool },
-    /// One of three brokers has a fault for some time, while the plan continues. A worker may be killed with it.
+    /// One of three brokers has a fault for some time, while the plan continues. With `worker_too`, a worker is killed, too.
     OneBroker { ailment: Ailment, number: usize, ms: u64, worker_too: bool },
     /// All leaders move to other brokers, and with them the coordinators.
     MoveLeaders,
@@ -129,7 +129,7 @@ pub enum Harm {
 pub struct Bounds {
     pub records: usize,
     pub faults: usize,
-    /// The number of brokers that belong to the plan and may be killed. 0 uses the shared broker, which may not be killed.
+    /// The number of brokers that belong to the plan, which can kill them. With 0, the plan uses the shared broker and must not kill it.
     pub brokers: usize,
 }
 
@@ -221,7 +221,7 @@ impl Step {
         Self { at: random.below(bounds.records), read: false, delay_ms: 0, who: 0, fault }
     }
 
-    /// Draws distinct faults of a cluster, half the number of worker faults.
+    /// Draws distinct faults of a cluster. There are half as many of them as of worker faults.
     fn of_brokers(bounds: Bounds, random: &mut SplitMix) -> Vec<Self> {
         let mut had = BTreeSet::new();
         let mut steps = Vec::new();
@@ -254,11 +254,11 @@ impl Fault {
         let killed = random.below(2) == 0;
         let has = |choice| conditions.options.has(choice);
         // True if a plan may contain faults that destroy state or offsets. Without a changelog, such a fault can cause duplicates, so the
-        // output must be checkable by keys alone. It would also stop a worker with `cold_start = "fail"`.
+        // output must be checkable by keys alone. Without a changelog, the fault would also stop a worker with `cold_start = "fail"`.
         let is_spared = has("state.changelog = true") || conditions.options.is_judged_by_keys() && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => conditions.options.filter().keeps_window(),
-            // The changelog, from which another kind is rebuilt, does not contain every refresh of a key.
+            // A filter of another kind is rebuilt from the changelog, which does not contain every refresh of a key.
             Change::Kind => {
                 has("state.changelog = true") && has("refresh = false") && conditions.options.filter().keeps_window() && !has(ON_CHANGE)
             }
@@ -374,11 +374,11 @@ impl Harm {
 
 /// Draws a fault point. For some points, also arms an earlier step that fails, so that the worker reaches the point.
 fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> String {
-    // With a changelog, nothing is warmed up. Without one, nothing is rebuilt.
+    // With a changelog, no partition warms up. Without a changelog, no partition is rebuilt.
     let has_changelog = conditions.options.has("state.changelog = true");
     let is_passed = |point: &str| match point.split('.').next() {
         Some("warm_up") => !has_changelog,
-        // These points need damaged state.
+        // The worker reaches these points only after its state is damaged. Without a changelog, the damage can cause duplicates.
         Some("rebuild" | "quarantine") => has_changelog,
         _ => point != "restore.cold",
     };

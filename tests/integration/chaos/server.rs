@@ -1,4 +1,5 @@
-//! A server alongside the workers, with the same configuration file. It is killed, stopped, and cut off, and is queried for every key.
+//! A server alongside the workers, with the same configuration file. The plan kills, stops, and cuts off the server. The test queries the
+//! server for every key.
 //!
 //! The test judges the answers at the end, when it knows what the group has read. An answer must reflect everything that had certainly been
 //! committed by its `as_of_ms`.
@@ -42,7 +43,7 @@ pub struct Server {
     /// shows which records were processed.
     output: Option<Reader>,
     sights: Vec<Sight>,
-    /// The answers, each with the ends of the input after it. An end is `i64::MAX` if the broker did not respond.
+    /// The answers, each with the end offsets of the input after the answer. An end offset is `i64::MAX` if the broker did not respond.
     answers: Vec<(Answer, Vec<i64>)>,
 }
 
@@ -87,7 +88,8 @@ impl Stage<'_> {
             broker.ways().iter().for_each(Way::mend);
         }
         let (stream, options) = (&self.stream, &self.conditions.options);
-        // With at_least_once, records may be emitted before their keys are logged.
+        // With at_least_once, a record can be emitted before its key is logged, so the output does not show which keys the server must
+        // know.
         let shows = options.has("repartition = true") && options.has("delivery = \"exactly_once\"");
         let output = shows.then(|| Reader::new(&stream.broker, &stream.output, PARTITIONS));
         self.server = Some(Server::new(&stream.broker, output, stream.records.iter().map(truth::id)));
@@ -132,7 +134,7 @@ impl Stage<'_> {
         if is_over {
             self.end_trouble();
         }
-        // Query at once after a fault, when the server may lack recent keys.
+        // Queries at once after a fault, because the server can then lack recent keys.
         if is_over || self.server.as_ref().is_some_and(|server| Instant::now() >= server.due) {
             self.ask_server();
         }
@@ -166,7 +168,8 @@ impl Stage<'_> {
         });
         let came = came.collect();
         let (Some(offsets), Some(there)) = (self.group_offsets(), self.ends(1, &self.changelog())) else { return };
-        // A commit is visible in the changelog once its marker is written, which may happen after the marker of the group's offsets.
+        // The marker of a transaction can reach the group's offsets earlier than the changelog. The changelog shows the commit only after
+        // its own marker.
         let stands = |stage: &mut Self| {
             stage.ends(0, &stage.changelog()).is_some_and(|ends| ends.iter().zip(&there).all(|(end, there)| end >= there))
         };
@@ -204,7 +207,8 @@ impl Stage<'_> {
             200 => {
                 let mut answer: Value = serde_json::from_str(&body).expect("JSON");
                 let seen: Vec<bool> = serde_json::from_value(answer["seen"].take()).expect("a list");
-                // The server may become ready while it answers. It then knows everything that was committed before the server started.
+                // If the server becomes ready while it answers, the answer has no `as_of_ms`. The server then knows everything that was
+                // committed before it started.
                 let as_of_ms = answer["as_of_ms"].as_i64().unwrap_or(server.began_ms);
                 let rate = server.rate;
                 self.story.tell(format_args!("the server: {} seen, as of {as_of_ms}", seen.iter().filter(|&&seen| seen).count()));

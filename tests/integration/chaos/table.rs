@@ -10,7 +10,7 @@ pub struct Promise {
     pub nothing_lost: bool,
     /// A key that was emitted is not emitted again within the window.
     pub nothing_twice: bool,
-    /// The output is that of an undisturbed run.
+    /// The output is the same as in an undisturbed run.
     pub exact: bool,
 }
 

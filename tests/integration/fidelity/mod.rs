@@ -160,7 +160,7 @@ fn compare(names: &Names, plan: &[Op], seed: u64) -> Result<(), String> {
     Err(format!("seed {seed}\n{}\nsimulated: {}\nreal:      {}", simulated[at.saturating_sub(30)..at].join("\n"), simulated[at], real[at]))
 }
 
-/// `UNSEEN_FIDELITY_SEED=N` plays the plan of one seed, and `UNSEEN_FIDELITY_PLANS=M` this number of consecutive seeds.
+/// `UNSEEN_FIDELITY_SEED=N` plays the plan of seed N. `UNSEEN_FIDELITY_PLANS=M` plays the plans of M consecutive seeds.
 #[test]
 fn simulated_cluster_behaves_like_a_real_one() {
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));

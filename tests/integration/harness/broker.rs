@@ -1,7 +1,7 @@
 //! Brokers: one that all tests share, one with secure listeners, and brokers for single tests that kill them.
 //!
-//! The shared broker is the one in `UNSEEN_TEST_BROKER`, if that variable is set. Otherwise, it is the broker of docker-compose.yml if a
-//! Docker engine is running and `UNSEEN_KAFKA_VERSION` is not set, and else a broker that scripts/kafka starts.
+//! If `UNSEEN_TEST_BROKER` is set, the shared broker is the one at that address. Otherwise, if a Docker engine is running and
+//! `UNSEEN_KAFKA_VERSION` is not set, the shared broker is that of docker-compose.yml. In all other cases, scripts/kafka starts it.
 
 use super::segments::transactions_without_end;
 use super::topic::client;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 /// Timeout of scripts/kafka, which fetches Kafka the first time.
 const START_PATIENCE: Duration = Duration::from_secs(900);
 
-/// The address of the shared broker. Waits until few enough other tests use a broker.
+/// The address of the shared broker. Waits for this test's turn to use a broker.
 pub fn broker() -> &'static str {
     static BROKER: OnceLock<Shared> = OnceLock::new();
     turn::take();
@@ -67,7 +67,7 @@ pub fn secure_broker() -> &'static SecureBroker {
 pub struct SecureBroker(Script);
 
 impl SecureBroker {
-    /// The address of its plain listener, which allows everything.
+    /// The address of the plain listener, whose clients have all permissions.
     pub fn address(&self) -> &str {
         &self.0.address
     }
@@ -167,7 +167,7 @@ impl OwnBroker {
         &self.ways[0]
     }
 
-    /// The address that the proxy to the first broker leads to.
+    /// The address to which the proxy of the first broker forwards.
     pub fn behind(&self) -> &str {
         &self.behind[0]
     }

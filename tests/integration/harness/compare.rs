@@ -8,7 +8,7 @@ pub fn assert_same(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) {
     }
 }
 
-/// Panics unless the actual records of each partition are the first ones of the expected records.
+/// Panics unless the actual records of each partition are a prefix of the expected records.
 pub fn assert_prefix(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) {
     let begun: Vec<_> =
         expected.iter().zip(actual).map(|(expected, actual)| expected[..actual.len().min(expected.len())].to_vec()).collect();

@@ -68,7 +68,7 @@ pub fn limit_api(request: &[u8], answer: &mut [u8], limited: i16, most: Option<i
     assert!(at + size <= answer.len(), "the broker does not know requests of type {limited}");
     match most {
         Some(most) => answer[at + 4..at + 6].copy_from_slice(&most.to_be_bytes()),
-        // Replaces the type by one that no client knows.
+        // Replaces the type with one that no client knows.
         None => answer[at..at + 2].copy_from_slice(&i16::MAX.to_be_bytes()),
     }
 }

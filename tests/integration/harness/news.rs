@@ -21,7 +21,7 @@ pub struct News {
     pub seed: u64,
     pub count: usize,
     pub partitions: u32,
-    /// The time of the first record, in milliseconds since the epoch. It is before any machine's clock, because records from the future
+    /// The time of the first record, in milliseconds since the epoch. It is in the past on any machine, because records from the future
     /// would not advance stream time.
     pub start: i64,
     pub span: Duration,

@@ -1,4 +1,4 @@
-//! The exact promise: the expected output of a stream, from a simple model.
+//! The expected output of a stream, computed with a simple model of the window.
 
 use super::TestRecord;
 use super::record::index;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The header with which a record retracts its key.
 pub const RETRACT: &str = "retract";
 
-/// A time window without refresh over one key space, for each partition.
+/// A time window without refresh. Each partition of a key space has its own window.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle {
     slice_ms: i64,
@@ -22,7 +22,7 @@ impl Oracle {
         Self { slice_ms: (window + slices - 1) / slices, slices }
     }
 
-    /// The records that must be emitted, by partition and in order. The key by which they are deduplicated is the record key.
+    /// The records that must be emitted, by partition and in order. Records are deduplicated by their record key.
     pub fn expected(&self, records: &[TestRecord], partitions: usize) -> Vec<Vec<TestRecord>> {
         let mut states = vec![Remembered::default(); partitions];
         let mut expected = vec![Vec::new(); partitions];

@@ -17,8 +17,8 @@ pub fn read_committed(broker: &str, topic: &str, partitions: usize) -> Vec<Vec<T
     reader.records
 }
 
-/// Reads until there are `total` committed records and no transaction is open, and returns all records. Panics after `timeout`, or if the
-/// worker exits earlier.
+/// Reads until there are `total` committed records and no open transaction. Returns all records. Panics after `timeout`, or if the worker
+/// exits earlier.
 pub fn wait_for_output(
     broker: &str,
     topic: &str,

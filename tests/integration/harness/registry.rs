@@ -1,4 +1,4 @@
-//! A schema registry for a single test: franz-go's, started by scripts/registry.
+//! A schema registry for a single test. scripts/registry starts it.
 
 use super::PATIENCE;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

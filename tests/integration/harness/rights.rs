@@ -1,4 +1,4 @@
-//! Grants permissions on a broker with ACLs, with a request of Kafka's protocol that rdkafka does not offer.
+//! Grants permissions on a broker with ACLs. rdkafka does not offer the request for that.
 
 use super::PATIENCE;
 use std::io::{Read, Write};

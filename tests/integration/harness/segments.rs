@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The number of bytes before the part that a batch's length covers, and the number of bytes in its header.
+/// `HEAD` is the number of bytes at the start of a batch that the length field does not count. `HEADER` is the size of the whole header.
 const HEAD: usize = 12;
 const HEADER: usize = 61;
 const TRANSACTIONAL: i16 = 0x10;
@@ -56,7 +56,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// The first batch in `bytes`. `None` at the end of a segment or of its written part.
+    /// The first batch in `bytes`. `None` if `bytes` does not start with a complete batch, as at the end of a segment.
     fn first(bytes: &[u8]) -> Option<Self> {
         let header: &[u8; HEADER] = bytes.first_chunk()?;
         let long = |at: usize| i64::from_be_bytes(*header[at..].first_chunk().expect("within the header"));

@@ -16,7 +16,7 @@ pub struct Setup {
     properties: String,
     worker: String,
     state: String,
-    /// Everything after these sections.
+    /// The TOML after these sections, such as topics.
     rest: String,
     environment: Vec<(String, String)>,
 }

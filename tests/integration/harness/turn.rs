@@ -29,7 +29,7 @@ fn free() -> MutexGuard<'static, usize> {
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for this test's turn. Every test is a thread, so its turn always ends with it.
+/// Waits for this test's turn. Every test has its own thread, so the turn ends with the test.
 pub fn take() {
     MINE.with_borrow_mut(|mine| {
         mine.get_or_insert_with(|| {

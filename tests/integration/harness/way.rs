@@ -106,7 +106,7 @@ fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     let handles = |from: &TcpStream, to: &TcpStream| [from, to].map(|end| end.try_clone().expect("another handle"));
     let ([mut from, mut to], width, requests) = (handles(&client, &server), shared.width, Arc::clone(way));
     spawn(move || {
-        // If one end is closed, so is the other.
+        // When one side closes its connection, the other connection is closed, too.
         let _ = match width {
             Some(width) => copy_slowly(&mut from, &mut to, width),
             None => copy_requests(&mut from, &mut to, &requests),

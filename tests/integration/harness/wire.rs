@@ -18,7 +18,7 @@ const TIMEOUT_MS: i32 = 30_000;
 pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
     let batch = batch(records);
     let mut request = header(0, 3);
-    // No transactional ID; acks from all replicas; one topic.
+    // The fields are: no transactional ID, acks from all replicas, the timeout, and one topic.
     put(&mut request, &[&(-1_i16).to_be_bytes(), &(-1_i16).to_be_bytes(), &TIMEOUT_MS.to_be_bytes(), &1_i32.to_be_bytes()]);
     string(&mut request, topic);
     put(&mut request, &[&1_i32.to_be_bytes(), &records[0].partition.to_be_bytes(), &length(&batch).to_be_bytes(), &batch]);

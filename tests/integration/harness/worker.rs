@@ -16,7 +16,7 @@ pub struct Worker {
     /// Kills the worker when the guard's stdin ends, which happens even if the test process is killed.
     guard: Child,
     log: PathBuf,
-    /// Writes the log of a worker that may not be able to write files. Exits with the worker.
+    /// The process that writes the log of a worker with a limited file size. It exits with the worker.
     pump: Option<Child>,
     /// The position in the log at which this process starts. Earlier processes with the same name write to the same file.
     log_start: usize,

@@ -25,9 +25,9 @@ pub struct Member {
     pub lives: usize,
     /// Fault points that are armed for the current process.
     pub armed: String,
-    /// The time for which the process stops at such a point.
+    /// The time for which the process stops at an armed fault point.
     pub standstill: Duration,
-    /// The time at which the process continues, if it is stopped at such a point.
+    /// The time at which the process continues, if it is stopped at an armed fault point.
     pub(super) resume: Option<Instant>,
 }
 
@@ -58,7 +58,7 @@ impl Stage<'_> {
         self.story.tell(format_args!("{name} starts, life {}{armed}", self.members[at].lives));
     }
 
-    /// Starts a worker with a name. Its static name is `known_as` if members are static.
+    /// Starts a worker with the files of the member `name`. If members are static, the worker has the static name `known_as`.
     pub fn spawn(&self, name: &str, known_as: &str, armed: &str) -> Worker {
         let Conditions { options, commit_ms, checkpoint_ms, transaction_ms, .. } = self.conditions;
         let mut overrides = options.overrides();

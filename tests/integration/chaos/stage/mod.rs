@@ -20,7 +20,7 @@ use unseen::checkpoint::Store;
 
 /// The rate of the feed in records per second.
 const PACE: u32 = 6_000;
-/// The number of records that the feed may be ahead of the next fault, so that workers have something to read.
+/// The maximum number of records that the feed sends beyond the next fault, so that workers have something to read.
 const LEAD: usize = 4_000;
 /// The number of records after the last fault.
 const LAST: usize = 1_000;
@@ -52,7 +52,7 @@ pub struct Stage<'a> {
     pub server: Option<Server>,
     pub promise: Promise,
     promise_without_delivery: Promise,
-    /// The seeds: some of the keys in the stream, each once, all with the time of its first record.
+    /// The seeds: some of the keys in the stream, each once, all with the time of the stream's first record.
     pub seeds: Vec<TestRecord>,
     group: Group,
     feed: Option<Feed>,
@@ -129,8 +129,6 @@ impl<'a> Stage<'a> {
         stage
     }
 
-    // ---- Waiting ----
-
     /// Waits for a condition and manages the members meanwhile.
     pub fn wait(&mut self, what: &str, condition: impl FnMut(&mut Self) -> bool) {
         assert!(self.wait_for(LIMIT, condition), "not within {LIMIT:?}: {what}");
@@ -206,8 +204,6 @@ impl<'a> Stage<'a> {
         self.feed.as_ref().expect("it was started")
     }
 
-    // ---- The end ----
-
     /// Lets the group read everything, stops the members, and compares the output with the expected one.
     pub fn finish(&mut self) {
         self.story.tell("no more faults");
@@ -269,7 +265,6 @@ impl Drop for Stage<'_> {
     }
 }
 
-/// Copies a directory and its files.
 pub fn copy(from: &Path, to: &PathBuf) {
     fs::create_dir_all(to).expect("a directory");
     for entry in fs::read_dir(from).expect("a directory") {

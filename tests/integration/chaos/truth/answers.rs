@@ -1,4 +1,4 @@
-//! The filter of a server that runs alongside the workers, and the check of its answers.
+//! Chooses the filter of the server that runs alongside the workers, and checks the server's answers.
 
 use super::super::options::{Memory, Options};
 use super::Known;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 /// False-positive rates of the server's own filters. The first is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
 const RARELY: f64 = 1e-9;
-/// Maximum number of filter lookups per key: in each of six partitions, one for the user id as a number and one for it as text.
+/// Maximum number of filter lookups per key: two in each of six partitions, because the user id can be a number or a text.
 const LOOKUPS: i32 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -20,7 +20,8 @@ pub enum ServerFilter {
 }
 
 impl ServerFilter {
-    /// The option for the server's own filter of a space, if it has one, and the probability that an unseen key is reported as seen.
+    /// Returns the option that gives the server its own filter for a space, if it needs one, and the probability that an unseen key is
+    /// reported as seen.
     pub fn option(self, space: &str, options: &Options, memory: &Memory, capacity: usize) -> (Option<String>, f64) {
         let retracts = options.has("retract");
         let own = |kind: &str, rate: f64| {

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 pub struct Known {
     /// Keys that are remembered the whole time.
     pub seen: BTreeSet<Vec<u8>>,
-    /// Keys that are remembered part of the time or possibly.
+    /// Keys that are remembered for only a part of the time, and keys that may be remembered.
     pub maybe: BTreeSet<Vec<u8>>,
 }
 
@@ -54,7 +54,7 @@ pub fn known(
             known.maybe.extend(ids(late));
         }
     }
-    // The group may have read any part of the other topic of a space.
+    // It is unknown how far the group has read the other topic of the space, so the group may remember any of its keys.
     known.maybe.extend(inputs[1..].iter().flatten().flat_map(|records| ids(records)));
     known
 }
@@ -64,7 +64,7 @@ pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
     records.iter().filter(|record| is_judged(record)).map(id)
 }
 
-/// Like [`ids`], for the space that a server is asked about, which is the space of the last entry.
+/// The same as [`ids`], but only for the space of the last entry, which is the space that a server is asked about.
 pub fn ids_in_space(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
     records.iter().filter(|record| is_judged(record) && !is_of_first_entry(record)).map(id)
 }

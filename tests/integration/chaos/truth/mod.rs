@@ -1,4 +1,4 @@
-//! The expected output, from a model that is a simple list, and from the promises of the plan.
+//! Compares the output with the expected one, which follows from a simple list and from the promises of the plan.
 
 mod answers;
 mod known;
@@ -40,7 +40,6 @@ fn by_trace(mut output: Vec<Vec<TestRecord>>) -> Vec<Vec<TestRecord>> {
     output
 }
 
-/// True if the record is marked as a duplicate.
 fn is_marked(record: &TestRecord) -> bool {
     record.headers.iter().any(|(name, value)| name == "unseen-verdict" && value.as_deref() == Some(b"duplicate"))
 }
@@ -78,8 +77,8 @@ pub struct Written {
     pub dead_letters: Vec<Vec<TestRecord>>,
 }
 
-/// Panics unless the workers wrote what is promised. Records from `before` the group's start may be emitted if the group may forget that
-/// start. `undisturbed` is the promise apart from the kind of delivery.
+/// Panics unless the workers kept `promise`. `undisturbed` is the same promise, but regardless of the kind of delivery. `before` has the
+/// records from before the group's start. They may be emitted if the promise allows the group to forget where it started.
 pub fn check(
     options: &Options,
     (promise, undisturbed): (Promise, Promise),
@@ -107,7 +106,7 @@ pub fn check(
     }
     let is_exactly_once = promise.exact && options.has("delivery = \"exactly_once\"");
     if is_exactly_once && options.has("a space of one topic") && inputs[0].len() == output.len() {
-        // These records bypass the repartition topic.
+        // Records without a lookup bypass the repartition topic, so they stay in their partition and in order.
         for (partition, (input, output)) in inputs[0].iter().zip(&output).enumerate() {
             assert_eq!(passing(options, input), passing(options, output), "records without a lookup, partition {partition}");
         }
@@ -131,7 +130,7 @@ pub fn check(
     assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key was emitted several times");
 }
 
-/// Panics unless each emitted record is one that was read, unchanged.
+/// Panics unless each emitted record is an unchanged record of the input.
 fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[TestRecord], output: &[Vec<TestRecord>]) {
     let mut read: BTreeMap<Vec<u8>, Vec<TestRecord>> = BTreeMap::new();
     for record in inputs.iter().flatten().flatten().chain(before) {
@@ -149,7 +148,7 @@ fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[T
     }
 }
 
-/// Panics unless duplicates and dead letters are those of an undisturbed run.
+/// Panics unless duplicates and dead letters are the same as in an undisturbed run.
 fn check_others(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], written: &Written) {
     let marked: Vec<Vec<_>> =
         written.output.iter().map(|records| records.iter().filter(|record| is_marked(record)).cloned().collect()).collect();

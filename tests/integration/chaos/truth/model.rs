@@ -7,7 +7,7 @@ use super::records::{
 use crate::harness::{RETRACT, TestRecord};
 use std::collections::BTreeMap;
 
-/// The topic of a written record and whether it is marked there.
+/// The topic to which a record is written, and whether the record is marked there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     Output,
@@ -56,7 +56,7 @@ impl<'o> Model<'o> {
         i64::from(if self.is_first { RULE_SLICES } else { self.options.slices() })
     }
 
-    /// The factor by which the window of this entry exceeds that of the options.
+    /// The window of this entry as a multiple of the window in the options.
     const fn scale(&self) -> i64 {
         if self.is_first { 2 } else { 1 }
     }
@@ -160,7 +160,7 @@ impl<'o> Model<'o> {
     }
 }
 
-/// The records that an undisturbed run writes to one destination for these records, by partition.
+/// The records that an undisturbed run with this input writes to one destination, by partition.
 pub(super) fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], to: Destination) -> Vec<Vec<TestRecord>> {
     let of_partition = |(partition, records): (usize, &Vec<TestRecord>)| {
         let mut models = [false, true].map(|is_first| Model::new(options, is_first, seeds, partition));

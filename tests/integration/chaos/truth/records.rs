@@ -1,4 +1,4 @@
-//! The records of a plan: the forms that its options require, and the headers that show these forms to the model.
+//! Gives the records of a plan the forms that the options require, and headers that tell the model about these forms.
 
 use super::super::options::{ENCODED, EVENT_TIMES, ON_CHANGE, Options, RULES, WHEN};
 use crate::harness::{SplitMix, TestRecord};
@@ -12,7 +12,7 @@ pub const MAX_TIMESTAMP: i64 = 1_798_761_600_000;
 /// The record size limit of the output, in bytes.
 pub const LIMIT_BYTES: usize = 20_000;
 
-/// The id of a record, from its header, because its key may be missing. Each entry of an input has its own ids.
+/// The id of a record. It is in a header, because the key of the record may be missing. Each entry of an input has its own ids.
 pub fn id(record: &TestRecord) -> Vec<u8> {
     let mut id = record.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.clone()).unwrap_or_default();
     if is_of_first_entry(record) {
@@ -39,7 +39,7 @@ pub fn mark_rules(options: &Options, records: &mut [TestRecord], seed: u64) {
     }
 }
 
-/// The header with the event time for this model. Workers read the field.
+/// The header from which this model reads the event time. Workers read the time from a field of the value.
 const EVENT_TIME: &str = "event-time";
 /// Maximum difference between Kafka's timestamp and the event time.
 const JITTER_MS: i64 = 10 * 60 * 1_000;
@@ -137,7 +137,7 @@ pub(super) fn time(record: &TestRecord) -> Option<i64> {
     event.or(Some(record.timestamp)).filter(|&time| time >= 0)
 }
 
-/// The header with the state in a record's value, for this model. Workers read the field.
+/// The header from which this model reads the state of a record. Workers read the state from a field of the value.
 const STATE: &str = "state";
 
 /// Gives the records states that often stay the same, if the options require it. Some records get no state.
@@ -164,14 +164,14 @@ pub(super) fn state(record: &TestRecord) -> Option<Vec<u8>> {
 
 /// The header of a record that passes through, regardless of its value.
 const SKIP: &str = "skip";
-/// The header of a record that passes through because of its value, for this model. Workers read the value.
+/// The header of a record that passes through because of its value. This model reads the header. Workers read the value.
 const PASSES: &str = "passes";
-/// A header that the simulation adds to a record that was read without a condition.
+/// The header that the simulation adds to a record that the worker read while the configuration had no `when` condition.
 pub const WITHOUT_CONDITION: &str = "without-condition";
-/// A header that the simulation adds to a record that was read without the first of two entries.
+/// The header that the simulation adds to a record that the worker read while the configuration lacked the first of two entries.
 pub const WITHOUT_RULE: &str = "without-rule";
 
-/// A header that the simulation adds to a record that was read while only the first record of each key was emitted.
+/// The header that the simulation adds to a record that the worker read while only the first record of each key was emitted.
 pub const FIRST_ONLY: &str = "first-only";
 
 pub(super) fn has_header(record: &TestRecord, name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Calls of the group's member and of the readers of a changelog.
+//! The calls of the group's member and of changelog readers.
 
 use super::super::plan::To;
 use super::super::{Names, Side};
@@ -106,7 +106,7 @@ impl<S: Side> Player<'_, S> {
 
     fn render(&self, record: &impl Record) -> String {
         let headers: Vec<_> = record.all_headers().map(|(name, value)| format!("{}={}", text(Some(name)), text(value))).collect();
-        // The clocks of the two clusters differ.
+        // The clocks of the two clusters differ, so times are relative to the start. Times that a broker has set are left out.
         let since = |time| Some(time - self.start_ms).filter(|since| *since <= -AGO_MS / 2);
         let stamp = record.stamp().map(|(kind, time)| (kind, if time < 0 { Some(time) } else { since(time) }));
         format!("{} {} {} {headers:?} {stamp:?}", record.offset(), text(record.key()), text(record.value()))

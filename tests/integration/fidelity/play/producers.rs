@@ -1,4 +1,4 @@
-//! Calls of producers and the state of their transactions.
+//! The calls of producers, and the state of their transactions.
 
 use super::super::plan::{Kind, To, Who};
 use super::super::{Names, Side};
@@ -18,14 +18,14 @@ pub(super) struct Slot<B: Broker> {
     fenced: Option<B::Producer>,
     /// Partitions of the open transaction.
     touched: BTreeSet<TopicPartition>,
-    /// The partitions among them that contain records of the transaction.
+    /// The partitions that contain records of the open transaction.
     open: BTreeSet<TopicPartition>,
     pub(super) has_offsets: bool,
 }
 
 pub(super) fn producer<S: Side>(side: &S, names: &Names, config: &Config, id: usize) -> <S::Broker as Broker>::Producer {
     let transactional_id = &format!("{}-{id}", names.prefix);
-    // A linger long enough to put all records into one batch.
+    // With 1,000 partitions, the linger is long enough to put all records into one batch.
     let options = ProducerOptions { transactional_id, partitions: 1000, batch_bytes: 1_000_000, one_record_per_batch: false };
     side.broker().producer(config, &options).expect("a producer")
 }
@@ -92,7 +92,7 @@ impl<S: Side> Player<'_, S> {
                     _ => OutgoingTime::At(time),
                 },
                 headers: None,
-                // Delivery reports include offsets only for tag 0.
+                // Half of the records have tag 0, because delivery reports include offsets only for tag 0.
                 tag: number % 2 * (1 + at),
             };
             producer.send(&record).map_err(|error| format!("{at} sent, then {}", failure(&error)))?;

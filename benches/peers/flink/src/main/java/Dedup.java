@@ -26,7 +26,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 /**
  * Typical deduplication in Flink: a stream keyed by id, and a value with a time to live per id, in RocksDB.
  *
- * <p>Optimizations in its favor: objects are reused, the JSON is parsed once and only up to the id, and batches are large
+ * <p>Optimizations in favor of Flink: objects are reused, the JSON is parsed once and only up to the id, and batches are large
  * and compressed.
  */
 public final class Dedup {

@@ -19,8 +19,8 @@ import org.apache.kafka.streams.state.WindowStore;
 /**
  * Typical deduplication in Kafka Streams: a window store in RocksDB, with a lookup of each record's id.
  *
- * <p>Optimizations in its favor: a duplicate does not renew its id's window, which would be a second write. The JSON is
- * parsed only up to the id. Batches are large and compressed.
+ * <p>Optimizations in favor of Kafka Streams: a duplicate does not renew the window of its id, which would be a second
+ * write. The JSON is parsed only up to the id. Batches are large and compressed.
  */
 public final class Dedup {
     private static final String STORE = "seen";
