@@ -284,9 +284,8 @@ fn join(errors: &[impl ToString]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Formats a TOML string in the syntax of JSON, which is valid in TOML for all characters except U+007F (DEL).
 fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
+    toml::Value::from(text).to_string()
 }
 
 /// Parses a part of the key and returns it in the syntax of the configuration.

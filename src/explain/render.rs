@@ -14,10 +14,12 @@ pub(super) fn sentences(explanation: &Explanation, topic: &Topic, committed: Opt
     if explanation.changelog.is_some() || explanation.seen.is_some() {
         sentences.extend(of_key(explanation, topic));
     }
-    if topic.is_shadow() {
-        sentences.push("The topic has no output, so \"emitted\" means that the record would have been emitted.".to_owned());
-    }
+    sentences.extend(of_shadow(topic));
     sentences
+}
+
+fn of_shadow(topic: &Topic) -> Option<String> {
+    topic.is_shadow().then(|| "The topic has no output, so \"emitted\" means that the record would have been emitted.".to_owned())
 }
 
 fn decided(explanation: &Explanation, verdict: VerdictName, topic: &Topic, committed: Option<Offset>) -> String {
@@ -141,7 +143,7 @@ pub(super) fn without_key(topic: &Topic, verdict: VerdictName, no_key: &NoKey, p
         NoKey::Passes => "`when` does not select the record, so it is emitted without deduplication.".to_owned(),
         NoKey::Awaits(schema) => format!("The record needs schema {schema}, which is not available."),
     };
-    std::iter::once(decided).chain(pending_at.map(|committed| pending(Some(committed)))).collect()
+    std::iter::once(decided).chain(pending_at.map(|committed| pending(Some(committed)))).chain(of_shadow(topic)).collect()
 }
 
 fn invalid_or_tombstone(topic: &Topic, verdict: VerdictName, invalid: &Invalid) -> String {

@@ -52,8 +52,8 @@ impl Decoded {
                 Encoding::Gzip => gunzip(encoded, bytes),
                 Encoding::Base64 => from_base64(encoded, bytes),
             };
-            *total += bytes.len() as u64;
             decoded?;
+            *total += bytes.len() as u64;
         }
         Ok(bytes)
     }

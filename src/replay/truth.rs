@@ -108,9 +108,10 @@ impl Truth {
         if !self.counted {
             return dedup.stream_time();
         }
-        // Every slice before the open slice is full, so it has `slice` keys.
+        // Every slice before the open slice is full, so it has `slice` keys. `stable` has no slices and counts all keys as open.
+        let slice = dedup.slice().unwrap_or_default().0;
         let open = i64::try_from(dedup.open_keys()).unwrap_or(i64::MAX);
-        Some(dedup.slice()?.0.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
+        Some(slice.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
     }
 
     /// Advances the position and removes keys whose slice has left the window.
@@ -146,7 +147,7 @@ impl Truth {
 mod tests {
     use super::*;
     use crate::dedup::Late;
-    use crate::filter::{AgingSizing, Spec};
+    use crate::filter::{AgingSizing, Demand, Kind, Spec};
     use crate::record::Verdict::{Duplicate, Unseen};
 
     /// Judges each key to advance `dedup` but checks the given verdict instead of the verdict of `dedup`.
@@ -195,6 +196,22 @@ mod tests {
             truth.check(fingerprint, verdict, &dedup);
         }
         assert_eq!((truth.counts().false_positives, truth.counts().false_negatives), (0, 0));
+    }
+
+    #[test]
+    fn the_window_of_a_stable_filter_moves_by_count() {
+        let window = Window::keys(40, 4);
+        let filter = Kind::Stable.spec(window, &Demand::new(40, 1e-3));
+        let rules = Rules { window, filter, exact: false, refresh: false, late: Late::Emit, emit: Emit::First };
+        let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
+        for step in 0..1_000_u64 {
+            let fingerprint = Fingerprint(xxhash_rust::xxh3::xxh3_128(&step.to_le_bytes()));
+            let verdict = dedup.judge(fingerprint, None, i64::MAX).unwrap();
+            truth.check(fingerprint, verdict, &dedup);
+        }
+        assert!(truth.emitted.len() <= 50, "forgotten keys take no memory");
+        let wrong = truth.check(Fingerprint(xxhash_rust::xxh3::xxh3_128(&0_u64.to_le_bytes())), Duplicate, &dedup);
+        assert!(wrong, "the window has passed");
     }
 
     #[test]

@@ -142,7 +142,8 @@ pub struct SpaceStatus {
     pub capacity_keys: Option<u64>,
     /// Memory of the filters.
     pub memory_bytes: u64,
-    /// Fill of the fullest filter: the keys of its open slice divided by the capacity of a slice.
+    /// Fill of the fullest filter: the keys of its open slice divided by the capacity of a slice. With `cuckoo`, the keys of all slices
+    /// count, and with `stable`, the share of filled cells.
     pub fill_ratio: f64,
     /// False-positive rates.
     pub false_positives: FalsePositives,
@@ -354,7 +355,11 @@ impl Status {
         let mut affected: Vec<_> = self.partitions.iter().filter_map(|partition| Some((since(partition)?, partition))).collect();
         affected.sort_by_key(|&(since, _)| since);
         let (&(since, PartitionStatus { topic, partition, .. }), others) = affected.split_first()?;
-        let others = if others.is_empty() { String::new() } else { format!(" and {} other partitions", others.len()) };
+        let others = match others.len() {
+            0 => String::new(),
+            1 => " and one other partition".to_owned(),
+            count => format!(" and {count} other partitions"),
+        };
         Some((format!("{topic}[{partition}]{others}"), (self.time_ms - since).max(0) / 1000))
     }
 }

@@ -16,7 +16,11 @@ pub(super) fn visit(scan: &Scan<'_, '_>, visitor: &mut impl Visit) -> Option<()>
 
 /// Returns the reason why a text was rejected. Slow, because it parses the text again.
 pub(super) fn refused(json: &[u8]) -> Unreadable {
-    serde_json::from_slice::<serde_json::Value>(json).map_or_else(Unreadable::Json, |_| Unreadable::Deep)
+    match serde_json::from_slice::<serde_json::Value>(json) {
+        // The depth limit of serde_json is higher than [`DEPTH_MAX`].
+        Err(error) if !error.to_string().starts_with("recursion limit exceeded") => Unreadable::Json(error),
+        Ok(_) | Err(_) => Unreadable::Deep,
+    }
 }
 
 /// Visits the value at a position and returns the position after it.

@@ -153,7 +153,8 @@ impl Reader {
 
     fn content(&mut self, spec: &KeySpec, formats: &Formats, record: &Record<'_>, schemas: &dyn Schemas) -> Result<Fingerprint, NoKey> {
         let encodings = &formats.value().encodings;
-        let value = match record.value.filter(|_| spec.reads_value() && !encodings.is_empty()) {
+        let needs_value = spec.reads_value() || spec.reads_event(record.headers);
+        let value = match record.value.filter(|_| needs_value && !encodings.is_empty()) {
             Some(value) => Some(self.decoded.decode(encodings, value).map_err(|what| invalid(Side::Value, Reason::Malformed, &what))?),
             None => record.value,
         };

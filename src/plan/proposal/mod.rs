@@ -273,8 +273,7 @@ fn name(place: &Place) -> String {
 }
 
 fn key(table: &Columns, parts: &[usize]) -> String {
-    // A JSON string is also a TOML string, unless it contains the control character U+007F, which only TOML requires to be escaped.
-    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let quoted = |text: &str| toml::Value::from(text).to_string();
     let part = |&number: &usize| match &table.fields[number].place {
         Place::RecordKey => "{ record = \"key\" }".to_owned(),
         Place::Header(name) => format!("{{ header = {} }}", quoted(name)),

@@ -45,6 +45,21 @@ fn an_encoded_value_is_decoded_before_it_is_read() {
 }
 
 #[test]
+fn the_content_of_an_encoded_event_is_decoded() {
+    let (key, content) = (by(Part::RecordKey), by(Part::CloudEvent("type".to_owned())));
+    let headers = [("content-type", Some(&b"application/cloudevents+json"[..]))];
+    let read = |value: &[u8], formats: &Formats| {
+        let spec = RecordSpec { key: &key, content: Some(&content), when: &[], retract: None, time: None, formats };
+        let record = Record { key: Some(b"k"), value: Some(value), headers: &headers };
+        Reader::default().read(spec, &record, Some(7), &mut Scratch::default(), &NoSchemas).map(|keyed| keyed.fingerprint).ok()
+    };
+    let event = br#"{"specversion":"1.0","id":"1","source":"/s","type":"opened"}"#;
+    let plain = read(event, &formats(Format::Json));
+    assert!(plain.is_some());
+    assert_eq!(read(&encode(event), &encoded(Format::Json)), plain);
+}
+
+#[test]
 fn retractions_and_times_are_in_the_decoded_value() {
     let (key, retract) = (by(Part::RecordKey), Predicate::field(Side::Value, "/op").unwrap().one_of(vec!["d".to_owned()]));
     let read = |value: &[u8], retract, optional| {
