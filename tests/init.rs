@@ -52,7 +52,7 @@ fn flags_become_a_valid_configuration() {
     let text = fs::read_to_string(&file).expect("the file");
     for line in [
         "group_id = \"unseen-news.events\"",
-        "key = { header = \"x \\\"y\\\"\" }",
+        "key = { header = 'x \"y\"' }",
         "window = \"2h\"",
         "filter = { capacity = 1234567, false_positive_rate = 1e-4 }",
         "\"security.protocol\" = \"SSL\"",

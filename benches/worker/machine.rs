@@ -49,6 +49,8 @@ pub fn sentence(facts: &Value) -> String {
 #[derive(Clone, Copy)]
 pub struct Usage {
     idle: u64,
+    /// Time that the hypervisor gave to other machines.
+    stolen: u64,
     all: u64,
 }
 
@@ -58,12 +60,12 @@ impl Usage {
         // user, nice, system, idle, iowait, irq, softirq, and steal. The two fields after these, for guests, are already included in user
         // and nice.
         let ticks: Vec<u64> = text.split_whitespace().skip(1).take(8).map(|ticks| ticks.parse().expect("a count")).collect();
-        Self { idle: ticks[3] + ticks[4], all: ticks.iter().sum() }
+        Self { idle: ticks[3] + ticks[4], stolen: ticks[7], all: ticks.iter().sum() }
     }
 
     /// Returns the used CPU time since an earlier reading, in seconds.
     pub fn busy_since(&self, earlier: &Self) -> f64 {
-        let ticks = |usage: &Self| usage.all - usage.idle;
+        let ticks = |usage: &Self| usage.all - usage.idle - usage.stolen;
         ticks(self).saturating_sub(ticks(earlier)) as f64 / rustix::param::clock_ticks_per_second() as f64
     }
 

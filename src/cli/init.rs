@@ -11,7 +11,6 @@ use crate::key::Field;
 use crate::plan::Proposal;
 use crate::replay::Format;
 use anyhow::{Context as _, anyhow, bail, ensure};
-use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write as _};

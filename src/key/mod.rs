@@ -62,8 +62,8 @@ impl Fingerprint {
         (self.0 >> 64) as u64
     }
 
-    /// Combines the fingerprint of a key with the fingerprint of its content. The low half stays the low half of the key's fingerprint. The
-    /// high half becomes a hash of both fingerprints.
+    /// Combines the fingerprint of a key with the fingerprint of its content. The low half is that of the key. The high half is a hash of
+    /// both fingerprints.
     ///
     /// With a probability of 2^-64, two different keys have the same low half and count as one key. Their high halves then still differ,
     /// except with another probability of 2^-64. So a record of one key counts as a change of the other key, not as its duplicate.
@@ -101,8 +101,7 @@ pub struct KeySpec {
     hashing: Hashing,
 }
 
-/// The parts of a record from which a key is read. For CloudEvents attributes, `value` is not set, although the attributes can be in the
-/// record value.
+/// The parts of a record from which a key is read. CloudEvents attributes do not set `value`, although they can be in the record value.
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     headers: bool,
@@ -337,8 +336,7 @@ impl KeySpec {
         self.fingerprint_in(record, key, &Source::json(&self.event), true, scratch)
     }
 
-    /// Computes the fingerprint. If `is_structured` is true, the record value is a whole CloudEvent, and `value` must be the source for
-    /// `self.event`.
+    /// Computes the fingerprint. `is_structured`: the record value is a whole CloudEvent. `value` must then be the source for `self.event`.
     #[inline]
     fn fingerprint_in<K: Extract, V: Extract>(
         &self,
