@@ -23,6 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// Expected number of added headers. If there are more, librdkafka reallocates its list.
+const ADDED_HEADERS: usize = 8;
+
 /// Maximum number of failures to keep. The worker retries all records, so it learns about further failures in the next attempt.
 const FAILURES_MAX: usize = 10_000;
 
@@ -246,7 +249,7 @@ fn changed<H: HeaderChanges>(message: &Message<'_>, changes: &H) -> Result<Optio
     for (name, value) in changes.added() {
         if headers.is_none() {
             headers = Some(
-                Headers::with_room(4)
+                Headers::with_room(ADDED_HEADERS)
                     .ok_or_else(|| send_error(RDKafkaErrorCode::Fail, "librdkafka could not allocate headers".to_owned()))?,
             );
         }

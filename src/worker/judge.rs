@@ -5,9 +5,8 @@
 //! (`commit.rs`). Must never judge a record that already has a verdict.
 //!
 //! Records that only need the filter are judged in batches. All other records are judged one by one. Examples are records that are read
-//! again, pass through, have no key or no timestamp, retract their key, or are the first of a slice of the window. If a topic writes its
-//! duplicates or has a filter that needs several calls per key, all of its records are judged one by one. In both cases,
-//! [`RecordLoop::emit`] writes and counts the records.
+//! again, pass through, have no key or no timestamp, retract their key, or are the first of a slice of the window. With some options, such as
+//! `refresh`, all records are judged one by one. In both cases, [`RecordLoop::emit`] writes and counts the records.
 
 use super::ids::StateId;
 use super::input::Input;
@@ -16,11 +15,12 @@ use super::partition::PartitionState;
 use super::record_loop::{RecordLoop, VerdictError};
 use super::verdicts::Recall;
 use crate::broker::{Broker, Record, RecordOf};
-use crate::config::{OnDuplicate, Topic};
+use crate::config::Topic;
 use crate::fault;
 use crate::filter::ExactError;
 use crate::key::{KeyedRecord, NoKey};
 use crate::record::{Offset, Timestamp, Verdict};
+use crate::route;
 
 /// Decides or recalls the verdict of one record, in the state of its rule. `max_timestamp` is the latest timestamp to which a record may
 /// advance stream time, based on the local clock.
@@ -78,6 +78,16 @@ impl<B: Broker> RecordLoop<'_, B> {
         if self.topic.changelog.is_some() {
             state.pending.note_batch(self.input.topic, first, &columns.fingerprints, before, &columns.times, &columns.seen);
         }
+        columns.since.clear();
+        if route::explains(&self.topic.config, Verdict::Duplicate) {
+            for (&fingerprint, &seen) in columns.fingerprints.iter().zip(&columns.seen) {
+                match if seen { state.dedup.seen_since(fingerprint) } else { Ok(None) } {
+                    Ok(since) => columns.since.push(since),
+                    // The state of the partition must be restored, so none of the verdicts counts.
+                    Err(error) => return (0, Some(error.into())),
+                }
+            }
+        }
         columns.verdicts.clear();
         columns.verdicts.extend(columns.seen.iter().map(|&seen| if seen { Verdict::Duplicate } else { Verdict::Unseen }));
         if !columns.verdicts.is_empty() {
@@ -89,9 +99,8 @@ impl<B: Broker> RecordLoop<'_, B> {
     /// Returns the latest timestamp of records that may be judged in a batch, or `None` if batches are not possible now.
     fn batch_horizon(&self, messages: &[RecordOf<'_, B>]) -> Option<Timestamp> {
         let (input, topic, state) = (&self.input, self.topic, self.state.as_deref()?);
-        let is_usual = topic.config.on_duplicate == OnDuplicate::Drop && topic.forward.is_none();
         let is_live = !self.others_warm_up && !input.is_warming_up() && input.replay_complete();
-        if !is_usual || !is_live || !state.pending.can_append(&state.dedup) {
+        if topic.forward.is_some() || !is_live || !state.pending.can_append(&state.dedup) {
             return None;
         }
         let is_new = messages.first().is_some_and(|first| input.is_new_from(first.offset()));

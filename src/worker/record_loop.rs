@@ -85,19 +85,20 @@ pub(super) enum Stop {
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Writes consecutive records to the destinations of their verdicts and counts them. `since` is the start time of the slice into which
-    /// the key of a duplicate was inserted, if known. If a record stops the loop, returns its index.
+    /// Writes consecutive records to the destinations of their verdicts and counts them. If a record stops the loop, returns its index.
+    /// For `since`, see [`Columns::since`].
     pub(super) fn emit(
         &mut self,
         messages: &[RecordOf<'_, B>],
         keys: &[Keyed],
         verdicts: &[Verdict],
-        since: Option<Timestamp>,
+        since: &[Option<Timestamp>],
     ) -> Result<(), (usize, Stop)> {
         self.writer.begin().map_err(|error| (0, Stop::Failed(error)))?;
         let mut stop = None;
         let mut written = 0;
         for ((message, keyed), &verdict) in messages.iter().zip(keys).zip(verdicts) {
+            let since = since.get(written).copied().flatten();
             if let Err(error) = self.write_judged(message, keyed, verdict, since) {
                 stop = Some(error);
                 break;

@@ -249,9 +249,9 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
         let (judged, error) = self.judge_batch(messages, keys);
         if judged > 0 {
-            let verdicts = std::mem::take(&mut self.columns.verdicts);
-            let emitted = self.emit(&messages[..judged], &keys[..judged], &verdicts, None);
-            self.columns.verdicts = verdicts;
+            let (verdicts, since) = (std::mem::take(&mut self.columns.verdicts), std::mem::take(&mut self.columns.since));
+            let emitted = self.emit(&messages[..judged], &keys[..judged], &verdicts, &since);
+            (self.columns.verdicts, self.columns.since) = (verdicts, since);
             if let Err((number, Stop::Failed(_))) = &emitted {
                 self.input.give_back(judged - number);
             }
@@ -345,6 +345,6 @@ impl<B: Broker> RecordLoop<'_, B> {
     }
 
     fn emit_one(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
-        self.emit(slice::from_ref(message), slice::from_ref(keyed), &[verdict], since).map_err(|(_, stop)| stop)
+        self.emit(slice::from_ref(message), slice::from_ref(keyed), &[verdict], &[since]).map_err(|(_, stop)| stop)
     }
 }
