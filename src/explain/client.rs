@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum number of restarts of a changelog scan. A scan starts over if the changelog is trimmed meanwhile.
+/// Maximum number of restarts of a changelog scan. A scan starts over if the changelog is trimmed during the scan.
 const TRIMS_MAX: usize = 10;
 
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ pub(super) struct Client<'a> {
 pub(super) struct FoundRecord {
     /// The time that the window uses, or Kafka's timestamp if the record has no key.
     pub(super) time: Option<Timestamp>,
-    /// The fingerprint of the key, and true if the record retracts the key. The error is the reason why the record has no key.
+    /// The fingerprint of the key, and true if the record retracts the key. An error if the record has no key.
     pub(super) keyed: Result<(Fingerprint, bool), NoKey>,
     /// The fingerprint of the key without the content that `emit = "on_change"` compares. This fingerprint selects the partition of the
     /// repartition topic.
@@ -48,7 +48,7 @@ pub(super) struct FoundRecord {
 
 pub(super) struct Scanned<'w> {
     pub(super) history: History<'w>,
-    /// The first offset of the changelog and the offset at which reading stopped.
+    /// The first offset of the changelog and the end of the range that was read (exclusive).
     pub(super) reach: (Offset, Offset),
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Keys<'k> {
     schemas: &'k dyn Schemas,
 }
 
-/// The committed offset of a partition, if there is one, with its metadata and the current id of the topic.
+/// The committed offset of a partition, if any, with its metadata and the current id of the topic.
 pub(super) struct CommittedOffset {
     pub(super) offset: Option<Offset>,
     note: Note,
@@ -177,7 +177,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Reads the record at an offset of the partition `at`, and its key as `topic` defines it.
+    /// Reads the record at an offset of the partition `at` and extracts its key with the settings of `topic`.
     pub(super) fn record(&self, topic: &Topic, at: &TopicPartition, offset: Offset) -> Result<FoundRecord, Error> {
         let (low, end) = self.view.watermarks(at)?;
         if offset < low {
@@ -326,7 +326,7 @@ fn take(
             logged.offset
         ))),
         Next::Lost => Err(Error::Question(format!(
-            "{changelog} offset {}: unseen cannot tell to which offset the group was reset; report this as a bug",
+            "{changelog} offset {}: unseen cannot determine the offset that the group was reset to; report this as a bug",
             logged.offset
         ))),
     }

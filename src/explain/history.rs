@@ -1,8 +1,8 @@
-//! The history of a key in a changelog: its first and last insertion, the number of insertions, and what the commit of the requested record
-//! changed.
+//! The history of a key in a changelog: its first and last insertion, the number of insertions, and the changes in the commit of the
+//! requested record.
 //!
-//! Never does I/O. Memory does not grow with the length of the changelog. If the group's offsets were reset, must not count the changelog
-//! records that the reset made void.
+//! This module never does I/O, and its memory does not grow with the length of the changelog. If the group's offsets were reset, changelog
+//! records that the reset made void do not count.
 
 use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome, Span};
 use crate::dedup::{Mutation, Rules};
@@ -53,7 +53,7 @@ pub(super) struct KeyState {
     pub(super) first: Option<Emission>,
     pub(super) emissions: u64,
     pub(super) retractions: u64,
-    /// The last insertion, unless the key was retracted since then. The key may have expired.
+    /// The last insertion, unless the key was retracted afterward. The key may have expired.
     pub(super) seen: Option<Seen>,
     /// True if the key was renewed although the changelog shows no insertion or renewal within the window. Either a false positive renewed
     /// the key, or the changelog lacks an insertion or a renewal. In both cases, the filter contained the key after the renewal.
@@ -156,7 +156,8 @@ impl Target {
         self.insertions().count()
     }
 
-    /// Returns the slice of the commit's first insertion of the key. `None` if there is no insertion, or if its slice is unknown.
+    /// Returns the slice of the commit's first insertion of the key. `None` if the commit did not insert the key, or if the slice is
+    /// unknown.
     pub(super) fn inserted_into(&self) -> Option<Slice> {
         self.insertions().next().flatten()
     }
@@ -164,7 +165,7 @@ impl Target {
 
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// The fingerprints of all interpretations of the key, such as text and number.
+    /// The fingerprints of all interpretations of the key, for example as text and as a number.
     pub(super) fingerprints: Vec<Fingerprint>,
     /// Topic incarnation and offset of the requested record. `None` if a key was requested, or if the worker reads a repartition topic
     /// instead of the record's topic.
@@ -174,7 +175,7 @@ pub(super) struct Wanted {
 /// The offsets of a group in a topic incarnation, and the stream time of the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// The offset at which the group started, if known.
+    /// The start offset of the group, if known.
     pub(super) first: Option<Offset>,
     pub(super) committed: Option<Offset>,
     /// Stream time of the state at the last commit.

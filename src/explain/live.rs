@@ -18,7 +18,7 @@ use crate::format::{NoSchemas, Schemas};
 use crate::key::{self, Fingerprint, NoKey, Part, Scratch};
 use crate::record::{Offset, TopicPartition, Verdict, log_topic};
 
-const NO_CHANGELOG: &str = "state.changelog is false, so there is no log of emitted records; a record can be explained from --capture";
+const NO_CHANGELOG: &str = "state.changelog is false, so emitted records are not logged; use --capture to explain a record";
 
 /// Explains the record at an offset of an input.
 ///
@@ -58,7 +58,7 @@ pub fn record(
             explanation.certain = is_pending;
             if !is_pending {
                 explanation.limits.push(
-                    "the verdict is that of the current configuration; the record may have been processed with another configuration"
+                    "the verdict is based on the current configuration; the record may have been processed with another configuration"
                         .to_owned(),
                 );
             }
@@ -105,7 +105,7 @@ pub fn record(
 /// [`crate::key::KeySpec::fingerprints_of_texts`]).
 ///
 /// # Errors
-/// Fails if the key is invalid, there is no changelog, or the brokers do not answer.
+/// Fails if the key is invalid, the changelog does not exist, or the brokers do not answer.
 pub fn key(config: &Config, topic: &Topic, texts: &[&[u8]], only: Option<i32>, waiting: Waiting<'_>) -> Result<Vec<Explanation>, Error> {
     let mut fingerprints = Vec::new();
     topic.key.fingerprints_of_texts(texts.iter().copied(), &mut Scratch::default(), &mut fingerprints)?;
@@ -363,7 +363,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns an emission that names only the emitted record, if this record can be determined. Otherwise, the emission has the offset
+    /// Returns an emission that contains only the emitted record, if this record can be determined. Otherwise, the emission has the offset
     /// ranges of its commit.
     fn resolve(&self, emission: &history::Emission, fingerprint: Fingerprint) -> Result<Emission, Error> {
         let ranges = self.emission(emission);

@@ -38,7 +38,7 @@ use crate::kafka;
 use crate::key::LookupError;
 use crate::replay;
 
-/// The reason why a record or a key cannot be explained.
+/// An error that prevents the explanation of a record or a key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

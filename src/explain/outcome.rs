@@ -181,7 +181,7 @@ pub(super) fn was_late(record: &Occurrence, target: &Target, rules: &Rules) -> b
     is_late(record, target.stream_time.0, rules)
 }
 
-/// True if a record may have been older than the window, regardless of the setting `late`.
+/// True if a record may have been older than the window. Ignores the setting `late`.
 pub(super) fn was_old(record: &Occurrence, target: &Target, rules: &Rules) -> bool {
     is_old(record, target.stream_time.1, rules)
 }

@@ -1,7 +1,7 @@
 //! Explains a record by replaying a capture with the configured filter and with an exact window for the record's key.
 //!
 //! A capture may start later than the group, so earlier emissions may be unknown. A capture also does not show what the group did with the
-//! record, so the explanation must only report what the given configuration does with it.
+//! record, so the explanation only covers the verdict under the given configuration.
 
 use super::live::{empty, key_parts, verdict_without_key};
 use super::report::{Cause, Emission, ExplainedRecord, Explanation, Forgetting, InputRange, VerdictName};
@@ -28,7 +28,7 @@ pub struct Captured<'c> {
 #[derive(Default)]
 struct KeyState {
     first: Option<FollowedRecord>,
-    /// The last emission, unless the key was retracted since then.
+    /// The last emission, unless the key was retracted afterward.
     last: Option<FollowedRecord>,
     /// The slice of the last renewal, or of the insertion if the key was never renewed.
     slice: Option<Slice>,
@@ -262,7 +262,7 @@ filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
         let said = said(&changes, Some(1), &lines, 4);
         assert_eq!(
             said.sentences[0],
-            "The record was dropped. Its content is that of the last emitted record with its key: news[0] offset 3."
+            "The record was dropped. It has the same content as the last emitted record with its key: news[0] offset 3."
         );
     }
 

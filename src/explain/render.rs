@@ -29,7 +29,7 @@ fn decided(explanation: &Explanation, verdict: VerdictName, topic: &Topic, commi
             match explanation.cause {
                 Some(Cause::Expired) => "The record was emitted. The window of the previous record with its key had ended.".to_owned(),
                 Some(Cause::Changed) => {
-                    "The record was emitted. Its content differs from that of the last emitted record with its key.".to_owned()
+                    "The record was emitted. Its content differs from the content of the last emitted record with its key.".to_owned()
                 }
                 Some(Cause::AfterRetraction) => "The record was emitted. Its key had been retracted.".to_owned(),
                 Some(Cause::Forgotten) => "The record was emitted although another record with its key had been emitted within the \
@@ -66,7 +66,7 @@ fn pending(committed: Option<Offset>) -> String {
 const fn of_now(seen: Option<bool>, emit: Emit) -> &'static str {
     match seen {
         Some(true) if matches!(emit, Emit::OnChange) => {
-            " With the current state, it will be emitted if its content differs from that of the last emitted record with its key."
+            " With the current state, it will be emitted if its content differs from the content of the last emitted record with its key."
         }
         Some(true) => " With the current state, it will be a duplicate.",
         Some(false) => " With the current state, it will be emitted, unless it is a false positive.",
@@ -82,7 +82,7 @@ fn duplicate(explanation: &Explanation, on_duplicate: &OnDuplicate, emit: Emit) 
     };
     match (explanation.cause, &explanation.repeats) {
         (Some(Cause::Repeat), Some(repeats)) if emit == Emit::OnChange => {
-            format!("{outcome}. Its content is that of the last emitted record with its key: {}.", emission(repeats))
+            format!("{outcome}. It has the same content as the last emitted record with its key: {}.", emission(repeats))
         }
         (Some(Cause::Repeat), Some(repeats)) => format!("{outcome}. It repeats {}.", emission(repeats)),
         (Some(Cause::FalsePositive), _) => {

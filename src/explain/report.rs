@@ -32,11 +32,11 @@ pub struct Explanation {
     pub certain: bool,
     /// The explanation as English sentences.
     pub sentences: Vec<String>,
-    /// The emission that the record duplicates; null if there is none, or if it is unknown.
+    /// The emission that the record duplicates; null if the record is not a duplicate, or if the emission is unknown.
     pub repeats: Option<Emission>,
     /// The first known emission of the key.
     pub first: Option<Emission>,
-    /// The last emission of the key; null if the key was retracted since then.
+    /// The last emission of the key; null if the key was retracted afterward.
     pub last: Option<Emission>,
     /// Number of known emissions of the key.
     pub emissions: u64,
@@ -45,9 +45,9 @@ pub struct Explanation {
     /// True if the next record with this key will be a duplicate; null if unknown. False does not exclude a false positive. With
     /// `emit = "on_change"`, only a record with the same content will be a duplicate.
     pub seen: Option<bool>,
-    /// The time at which the key will be forgotten; null if it is not seen, or if the time is unknown.
+    /// The time when the key will be forgotten; null if the key is not seen, or if the time is unknown.
     pub forgotten: Option<Forgetting>,
-    /// The part of the changelog that was read; null if none was read.
+    /// The part of the changelog that was read; null if the changelog was not read.
     pub changelog: Option<ChangelogReach>,
     /// Messages about what is unknown.
     pub limits: Vec<String>,
@@ -71,7 +71,7 @@ pub struct ExplainedRecord {
     pub partition: i32,
     /// The offset.
     pub offset: Offset,
-    /// The timestamp in milliseconds since the epoch; null if the record has none.
+    /// The timestamp in milliseconds since the epoch; null if the record does not have a timestamp.
     pub time_ms: Option<Timestamp>,
 }
 
@@ -91,7 +91,7 @@ pub enum VerdictName {
     Tombstone,
     /// The record has no valid key; `on_invalid` applied.
     Invalid,
-    /// `when` does not select the record. It was emitted without deduplication.
+    /// `when` does not select the record, so the record was emitted without deduplication.
     Passed,
     /// The group has not processed the record yet.
     Pending,
@@ -107,7 +107,7 @@ pub enum Cause {
     First,
     /// The window of the previous record with the key had ended.
     Expired,
-    /// The content differs from that of the last emitted record with the key.
+    /// The content differs from the content of the last emitted record with the key.
     Changed,
     /// The key had been emitted and retracted.
     AfterRetraction,
@@ -150,16 +150,16 @@ pub struct InputRange {
     pub last_offset: Offset,
 }
 
-/// The time at which a key will be forgotten.
+/// The time when a key will be forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Forgetting {
-    /// The first slice in which the partition no longer remembers the key.
+    /// The slice that makes the partition forget the key: the key is remembered until this slice starts.
     pub at_slice: Slice,
-    /// Stream time at which that slice starts; null for a count window.
+    /// The start of `at_slice` in stream time; null for a count window.
     pub at_stream_time_ms: Option<Timestamp>,
-    /// The current slice of the partition; null if it has none yet.
+    /// The current slice of the partition; null if the partition does not have a slice yet.
     pub slice: Option<Slice>,
-    /// The current stream time of the partition; null if it has none yet.
+    /// The current stream time of the partition; null if the partition does not have a stream time yet.
     pub stream_time_ms: Option<Timestamp>,
 }
 
@@ -172,7 +172,7 @@ pub struct ChangelogReach {
     pub partition: i32,
     /// The first offset that still exists.
     pub first_offset: Offset,
-    /// The offset at which reading stopped.
+    /// The end of the range that was read (exclusive).
     pub end_offset: Offset,
     /// For each input topic, the first offset whose effect is in the changelog.
     pub inputs_from: Vec<InputStart>,

@@ -27,8 +27,8 @@ pub(super) struct StateView<'c> {
 }
 
 impl<'c> StateView<'c> {
-    /// Returns the committed offset of each topic incarnation that has one. Changelog records past these offsets do not count. Either they
-    /// were committed after the offsets were requested, or an offset reset made them void.
+    /// Returns the committed offset of each topic incarnation that has one. Changelog records past these offsets do not count. Such records
+    /// were committed after the offsets were requested, or an offset reset made the records void.
     pub(super) fn bounds(&self) -> BTreeMap<String, Offset> {
         self.inputs.iter().filter_map(|input| Some((input.log.clone(), input.committed?))).collect()
     }

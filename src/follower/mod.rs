@@ -3,7 +3,7 @@
 //! A follower reads the committed changelogs of key spaces, rebuilds their states, and answers which keys were seen. It does not join a
 //! group and does not write anything. So it cannot affect what the group emits, and you can run any number of followers.
 //!
-//! Owns the rebuilt states and their age. Must never report a key as unseen without proof. If a follower has no proof, the answer is
+//! Keeps the rebuilt states and tracks their age. A follower never reports a key as unseen without proof. Without proof, the answer is
 //! unknown, for example while a partition is loading or its worker is warming up. [`Unavailable`] lists all reasons.
 //!
 //! ```no_run
@@ -52,7 +52,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// The reason why a follower cannot start or continue.
+/// An error that prevents a follower from starting or continuing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -152,13 +152,13 @@ impl Follower {
         &self.spaces
     }
 
-    /// Returns the key space with this name, or `None` if the configuration has no such key space.
+    /// Returns the key space with this name, or `None` if the configuration does not contain it.
     #[must_use]
     pub fn space(&self, name: &str) -> Option<&Space> {
         self.spaces.iter().find(|space| space.name() == name)
     }
 
-    /// Returns a handle with which another thread can wait until the follower fails.
+    /// Returns a handle that lets another thread wait until the follower fails.
     #[must_use]
     pub fn end(&self) -> End {
         End(Arc::clone(&self.ending))

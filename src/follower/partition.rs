@@ -1,6 +1,6 @@
 //! A partition of a key space, shared by the applier and the queries.
 //!
-//! Owns the dedup state and its readiness. Must never answer before the whole changelog is applied.
+//! Holds the dedup state and its readiness. A partition never answers before the whole changelog is applied.
 
 use super::Unavailable;
 use crate::dedup::{Dedup, Rules};
@@ -36,12 +36,12 @@ pub(super) enum Standing {
     Complete,
 }
 
-/// The number of keys to look up before the read lock is released, so that a large query does not block the applier.
+/// Maximum number of keys to look up before the read lock is released. Without this limit, a large query would block the applier.
 const KEYS: usize = 1024;
 /// The shortest time between two estimates of the filter's false-positive rate. Each estimate takes milliseconds.
 const ESTIMATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An estimate of the filter's false-positive rate, with the number of keys and the slice that it is for.
+/// An estimate of the filter's false-positive rate, with the number of keys and the slice at the time of the estimate.
 #[derive(Debug)]
 struct Estimate {
     at: Instant,
@@ -56,13 +56,14 @@ pub(super) struct Partition {
     state: RwLock<Dedup>,
     /// The loading progress in per mille, or one of the constants above.
     progress: AtomicU32,
-    /// The time up to which all commits are applied, in milliseconds since the epoch. It is the start of the last round of requests whose
-    /// end offset has been reached. 0 until an end offset is reached.
+    /// The time of the state, in milliseconds since the epoch: the start of the last round of requests whose end offset was reached. The
+    /// state contains all earlier commits. 0 until an end offset is reached.
     as_of: AtomicI64,
-    /// The reason why the partition cannot be followed. Empty unless `progress` is `BROKEN`.
+    /// The error message if the partition cannot be followed. Empty unless `progress` is `BROKEN`.
     broken: Mutex<String>,
     estimate: Mutex<Option<Estimate>>,
-    /// The number of insertions, renewals, and deletions applied since the start. If the changelog is loaded again, they count again.
+    /// The number of insertions, renewals, and deletions applied since the start. If the changelog is loaded again, its changes count
+    /// again.
     pub(super) applied: AtomicU64,
 }
 
@@ -125,7 +126,7 @@ impl Partition {
         self.as_of.store(time, Ordering::Relaxed);
     }
 
-    /// Returns the time up to which all commits are applied, or `None` while the partition is not ready.
+    /// Returns the time of the state, or `None` while the partition is not ready. The state contains all earlier commits.
     pub(super) fn as_of(&self) -> Option<Timestamp> {
         Some(self.as_of.load(Ordering::Relaxed)).filter(|&time| time > 0 && self.is_ready())
     }

@@ -1,11 +1,11 @@
 //! Batched key lookups and their answers.
 //!
-//! Must never report a key as unseen if a partition that may contain the key could not answer.
+//! A key is reported as unseen only if every partition that may contain the key has answered.
 
 use crate::key::{Fingerprint, Scratch};
 use std::time::Duration;
 
-/// The maximum number of fingerprints for which [`Query::clear`] keeps the buffers.
+/// The maximum number of fingerprints before [`Query::clear`] frees the buffers.
 const KEYS: usize = 1 << 14;
 
 /// The answer for a key of a [`Query`].
@@ -19,7 +19,7 @@ pub enum Answer {
     Unknown,
 }
 
-/// The reason why some answers are unknown.
+/// The reason for unknown answers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
@@ -73,7 +73,7 @@ pub enum Unavailable {
     /// The state is older than `serve.max_staleness`, because the brokers do not answer, or because the follower does not keep up.
     #[error("this server's state is {} s old, which exceeds serve.max_staleness ({} s); check the brokers and this server's log", .age.as_secs(), .most.as_secs_f64())]
     Stale {
-        /// The age of the last known commits, for the partition with the oldest state.
+        /// The age of the oldest state among the followed partitions.
         age: Duration,
         /// The value of `serve.max_staleness`.
         most: Duration,

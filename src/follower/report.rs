@@ -1,6 +1,6 @@
 //! The status of a followed key space.
 //!
-//! Must never count a partition as ready if it cannot answer.
+//! A partition counts as ready only if it can answer.
 
 use super::partition::Partition;
 use super::query::Unavailable;
@@ -18,9 +18,10 @@ pub struct SpaceReport {
     pub partitions: usize,
     /// The number of these partitions that can answer.
     pub ready: usize,
-    /// The reason why some answers are unknown, if there is one.
+    /// The reason for unknown answers, if any.
     pub unavailable: Option<Unavailable>,
-    /// The time up to which all commits are known, in milliseconds since the epoch. `None` while a followed partition is not ready.
+    /// The time of the oldest followed state, in milliseconds since the epoch. All states contain all earlier commits. `None` while a
+    /// followed partition is not ready.
     pub as_of: Option<Timestamp>,
     /// The latest stream time of the partitions, in milliseconds since the epoch.
     pub stream_time: Option<Timestamp>,
@@ -42,7 +43,7 @@ pub struct SpaceReport {
 }
 
 impl Space {
-    /// Returns the reason why some answers are unknown, if there is one.
+    /// Returns the reason for unknown answers, if any.
     #[must_use]
     pub fn why_unavailable(&self) -> Option<Unavailable> {
         let all = self.lock();
@@ -93,8 +94,8 @@ impl Space {
         report
     }
 
-    /// Returns the time up to which all commits are known, in milliseconds since the epoch. Returns `None` while a followed partition is
-    /// not ready.
+    /// Returns the time of the oldest followed state, in milliseconds since the epoch. All states contain all earlier commits. Returns
+    /// `None` while a followed partition is not ready.
     #[must_use]
     pub fn as_of(&self) -> Option<Timestamp> {
         self.as_of_all(&self.lock())

@@ -1,7 +1,7 @@
 //! The partition of a key, if it can be computed.
 //!
-//! Owns the hashes that producers use to choose a partition. Must never guess: a lookup in the wrong partition would report a seen key as
-//! unseen.
+//! Implements the hashes that producers use to choose a partition. This module never guesses, because a lookup in the wrong partition would
+//! report a seen key as unseen.
 
 use crate::config::{KeySpace, Partitioner, Topic};
 use crate::key::{Fingerprint, Part};

@@ -1,6 +1,6 @@
 //! A followed key space: its partitions and the lookup of its keys.
 //!
-//! Must never answer for a partition that this process does not follow.
+//! A space never answers for a partition that this process does not follow.
 
 use super::Error;
 use super::partition::Partition;
@@ -96,7 +96,7 @@ impl Space {
         &self.name
     }
 
-    /// Returns the window for which a key stays seen.
+    /// Returns the deduplication window of the key space.
     #[must_use]
     pub const fn window(&self) -> Window {
         self.topic.window
@@ -240,19 +240,19 @@ impl Space {
         partition.ok_or_else(|| self.missing(number))?.ask(fingerprints, seen)
     }
 
-    /// Returns the reason why a partition is missing.
+    /// Returns the reason for a missing partition.
     pub(super) fn missing(&self, number: usize) -> Unavailable {
         let partition = i32::try_from(number).unwrap_or(i32::MAX);
         if self.follows(partition) { Unavailable::Loading { partition, percent: 0 } } else { Unavailable::NotFollowed { partition } }
     }
 
-    /// Returns the reason why the space cannot answer any query, if there is one.
+    /// Returns a reason if the space cannot answer any query.
     pub(super) fn unavailable(&self, all: &[Option<Arc<Partition>>]) -> Option<Unavailable> {
         if all.is_empty() {
             return Some(Unavailable::Nothing { changelog: self.changelog.clone() });
         }
         let most = self.max_staleness?;
-        // Partitions that are not ready report a reason of their own.
+        // Partitions that are not ready report their own reasons.
         let as_of = all.iter().flatten().filter_map(|partition| partition.as_of()).min()?;
         let age = Duration::from_millis(runtime::wall_clock().saturating_sub(as_of).unsigned_abs());
         (age > most).then_some(Unavailable::Stale { age, most })
@@ -330,8 +330,7 @@ impl Space {
 /// True if texts result in the same fingerprints for both definitions.
 fn same_fingerprints(one: &KeySpec, other: &KeySpec) -> bool {
     let kind = |part: &Part| match part {
-        // Bytes have the same hash, regardless of their source. The record key is listed separately, because it can determine the
-        // partition.
+        // Bytes from all sources have the same hash. The record key is listed separately, because it can determine the partition.
         Part::RecordKey => (0, None),
         Part::RecordValue | Part::Header(_) | Part::HeaderInAnyCase(_) | Part::CloudEvent(_) => (1, None),
         Part::Field(_) | Part::KeyField(_) | Part::Embedded(..) => (2, None),

@@ -1,6 +1,6 @@
 //! Asks the brokers once per second for the partitions and the ends of the changelogs.
 //!
-//! Owns the requests. Must never change a state: the watcher only sends the answers to the applier.
+//! Sends the requests and passes the answers to the applier. The watcher itself never changes a state.
 
 use super::space::Space;
 use crate::broker::{ChangelogEnds, Error};
@@ -14,7 +14,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The time within which a stop request between two rounds is noticed.
+/// Maximum time to notice a stop request between two rounds.
 const TICK: Duration = Duration::from_millis(50);
 /// The shortest time between two log lines about failed requests.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout for a partition that did not answer in the previous round, if other partitions answer in this round.
 const FAILING_TIMEOUT: Duration = Duration::from_secs(1);
-/// The round ends when this number of requests to [`Failing`] partitions have failed again.
+/// Maximum number of repeated failures of [`Failing`] partitions before the round ends.
 const FAILURES_MAX: usize = 2;
 
 /// The start and end of a changelog partition. Both are 0 if this process does not follow the partition.
@@ -43,7 +43,7 @@ pub(super) struct Watermarks {
     pub(super) high: Option<Offset>,
     /// The id of the topic, if brokers report ids.
     pub(super) log: Option<Arc<str>>,
-    /// The time at which the round of requests started, in milliseconds since the epoch.
+    /// Start time of the round of requests, in milliseconds since the epoch.
     pub(super) asked: Timestamp,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn run(config: &Config, spaces: &[Space], ends: &impl ChangelogEnds, 
     }
 }
 
-/// Requests the watermarks of all partitions of all spaces once. Returns one of the errors, if any.
+/// Requests the watermarks of every space's partitions once. Returns one of the errors, if any.
 fn round<'s>(
     spaces: &'s [Space],
     ends: &impl ChangelogEnds,
@@ -164,7 +164,7 @@ mod tests {
 
     const PLACES: [Place; 8] = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (1, 0), (1, 1)];
 
-    /// Runs a round in which the partitions in `offline` fail. Returns the requested partitions and their timeouts, in order.
+    /// Runs a round. Requests to the partitions in `offline` fail. Returns the requested partitions and their timeouts, in order.
     fn round(failing: &mut Failing, offline: &[Place]) -> Vec<(Place, u64)> {
         let mut questions = Vec::new();
         let answers = failing.ask_all(&PLACES, &mut |place, timeout| {

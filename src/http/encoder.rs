@@ -1,4 +1,4 @@
-//! Encoding of metrics for Prometheus. The callers own the names of the metrics.
+//! Encoding of metrics for Prometheus. The callers define the names of the metrics.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
@@ -77,7 +77,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Returns the name of a counter without `_total`, which the encoder adds. Callers pass full names, so that a text search finds them.
+/// Returns the name of a counter without `_total`, which the encoder adds. Callers pass full names, so a text search finds them.
 fn family(name: &str) -> &str {
     name.strip_suffix("_total").unwrap_or(name)
 }

@@ -1,6 +1,6 @@
 //! Renders the status as Prometheus metrics.
 //!
-//! Owns the names of the metrics. A test compares them with `docs/reference/metrics.md`. Labels must have few values: names from the
+//! Defines the names of the metrics. A test compares them with `docs/reference/metrics.md`. Labels must have few values: names from the
 //! configuration, partition numbers, fixed words, or the few values of `count_by`.
 
 use super::encoder::{self, Encoder, float, seconds};

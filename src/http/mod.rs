@@ -42,7 +42,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::SystemTime;
 use tokio::net::TcpListener;
 
-/// Maximum number of connections. A further connection ends the oldest one, so that a flood does not block probes.
+/// Maximum number of connections. A further connection ends the oldest connection, so a flood does not block probes.
 const CONNECTIONS_MAX: usize = 64;
 
 /// Content security policy: pages may load only resources from this process.
@@ -159,7 +159,7 @@ pub(crate) fn is_of_elsewhere(request: &Request, listen: Option<SocketAddr>) -> 
     is_loopback && host.is_some_and(|host| !is_local(host))
 }
 
-/// True if a host, with or without a port, names this machine.
+/// True if a host, with or without a port, refers to this machine.
 fn is_local(host: &str) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).map_or(host, |(name, _)| name);
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();

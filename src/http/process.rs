@@ -1,6 +1,6 @@
 //! Memory and CPU time of this process, and the space on the disk of its state directory.
 //!
-//! Must query the disk on a separate thread, because a network disk may block, and the thread of the endpoints also handles signals.
+//! A separate thread queries the disk, because a network disk may block, and the endpoints' thread also handles signals.
 
 use crate::status::Process;
 use std::fs;

@@ -1,7 +1,7 @@
 //! The connections of the endpoints.
 //!
-//! Owns the limits on connections and request times. A client must not hold a file descriptor indefinitely, because Kafka and the state
-//! directory need descriptors, too. A response must not be cut short if the client reads it before the timeout.
+//! Limits the number of connections and the time for requests. A client must not hold a file descriptor indefinitely, because Kafka and the
+//! state directory need descriptors, too. A response must not be cut short if the client reads the response before the timeout.
 
 use crate::tls::Tls;
 use axum::Router;

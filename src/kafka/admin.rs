@@ -1,6 +1,6 @@
 //! Broker requests that several modules of `kafka` use.
 //!
-//! Owns the wait for an answer. Must never decide what an answer means for a worker.
+//! Sends requests and waits for the answers. The callers decide what an answer means for a worker.
 
 use super::Error;
 use super::client_config::CALL_TIMEOUT;
@@ -34,7 +34,8 @@ pub(super) fn readable_partitions(observer: &BaseConsumer<Observer>, topic: &str
     })
 }
 
-/// Returns the error message for a topic on which this user has no permission at all. Brokers do not reveal whether such a topic exists.
+/// Returns the error message for a topic if this user has no permissions on the topic. In this case, brokers do not reveal whether the
+/// topic exists.
 pub(super) fn invisible(topic: &str, advice: &str) -> String {
     format!("topic {topic:?} does not exist, or this user may not see it; {advice}")
 }

@@ -1,7 +1,7 @@
 //! One pass over a range of a topic's records, for `unseen capture` and other commands.
 //!
-//! Owns the range of each partition and detects when the capture is complete. Joins no group and commits nothing. Must never wait for
-//! records that did not exist when the capture started.
+//! Tracks the remaining range of each partition and detects when the capture is complete. A capture never joins a group, commits offsets,
+//! or waits for records that did not exist when the capture started.
 
 use super::Error;
 use super::admin::readable_partitions;
@@ -25,7 +25,7 @@ const RECORDS_MAX: usize = 1000;
 /// Maximum wait for records. The capture notices a stop request within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time without a record after which the capture asks the brokers whether they still respond.
+/// Maximum time without a record before the capture asks a broker whether the remaining records still exist.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, Default)]
@@ -214,7 +214,7 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
     let Range { of, next, .. } = range;
     if is_out_of_range(code) {
         return Err(Error::Fatal(format!(
-            "records of {of} from offset {next} on no longer exist, because they were deleted or a broker lost them; run the command again, start later in the topic, or increase the topic's retention"
+            "{of} no longer contains offset {next}, because records were deleted or a broker lost records; run the command again, start later in the topic, or increase the topic's retention"
         )));
     }
     fatal(&KafkaError::MessageConsumption(code), &of.topic)?;

@@ -1,6 +1,6 @@
 //! Internal topics: changelogs and repartition topics. Creates, reads, and trims them.
 //!
-//! Owns the settings of these topics. Must never interpret their records.
+//! Sets and checks the settings of these topics. The records are opaque to this module: `crate::changelog` interprets them.
 
 use super::Error;
 use super::admin::{block_on, invisible, only, partitions};
@@ -18,11 +18,11 @@ use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionListElem};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Settings that keep an internal topic from losing records. The worker itself deletes records that it no longer needs, so the broker must
-/// not delete any by its own retention.
+/// Settings that keep an internal topic from losing records. The worker itself deletes records that it no longer needs, so the broker's
+/// retention must not delete any records.
 const RETENTION: [(&str, &str); 3] = [("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1")];
 
-/// The setting with which records in a repartition topic keep their original times.
+/// The setting that lets records in a repartition topic keep their original times.
 const TIMES: (&str, &str) = ("message.timestamp.type", "CreateTime");
 
 /// Limits on record times. They are so large that the broker accepts any time.
@@ -129,8 +129,8 @@ fn advice(problem: &str) -> &'static str {
     if is_short_of_files(problem) { RAISE_FILES } else { "or set this option to false" }
 }
 
-/// Returns an error message for a failed operation (`what`) on a topic. The message names the required permissions. It does not name them
-/// if the process has run out of file descriptors, or if the brokers refuse the topic's settings.
+/// Returns an error message for a failed operation (`what`) on a topic. The message lists the required permissions, unless the process has
+/// run out of file descriptors or the brokers refuse the topic's settings.
 fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
     let (reason, refuses) = match error {
         KafkaError::AdminOp(code) => (code.to_string(), what == "create" && refuses_settings(*code)),
@@ -142,7 +142,7 @@ fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
     }
     if refuses {
         return format!(
-            "{failed}; the brokers reject the topic even with only the settings {}, which prevent the loss of records; allow these settings on the brokers, or create the topic with {wanted} partitions and these settings",
+            "{failed}; the brokers reject the topic even with only the settings {}, which prevent data loss; allow these settings on the brokers, or create the topic with {wanted} partitions and these settings",
             RETENTION.map(|(setting, value)| format!("{setting}={value}")).join(", ")
         );
     }
@@ -287,7 +287,7 @@ fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// The settings of an internal topic that differ from those of a topic that unseen creates. The texts are for the user.
+/// Messages about the settings of an internal topic that unseen would set differently.
 pub(super) struct WrongSettings {
     /// A setting that deletes or changes records.
     pub(super) problem: Option<String>,

@@ -1,6 +1,6 @@
 //! The checks of `unseen check --connect`: all checks that a worker makes at startup, and some that only this command makes.
 //!
-//! Must never change anything on the cluster, except that `features` creates a temporary topic and deletes it.
+//! The checks never change anything on the cluster, except that `features` creates a temporary topic and deletes it.
 
 use super::admin::block_on;
 use super::changelog::admin;
@@ -13,9 +13,9 @@ use crate::config::{Config, Topic};
 use rdkafka::admin::{ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checks the cluster and compares record times with this machine's clock. If no broker is reachable, waits and calls `report` meanwhile.
-/// If the brokers reject this client, does not wait. Also returns the configuration with the topics that match its patterns, or `None` if
-/// the topics cannot be used.
+/// Checks the cluster and compares record times with this machine's clock. If no broker is reachable, waits and passes progress messages to
+/// `report`. If the brokers reject this client, returns immediately. Also returns the configuration with the topics that match its
+/// patterns, or `None` if the topics cannot be used.
 pub fn check(config: &Config, report: &dyn Fn(&str)) -> (Checked, Option<Resolved>) {
     let mut checked = Checked::default();
     let stop = || false;

@@ -1,6 +1,6 @@
 //! Configuration of the librdkafka clients.
 //!
-//! Owns our defaults and the properties that `kafka.properties` cannot override.
+//! Defines our defaults and the properties that `kafka.properties` cannot override.
 
 use super::Error;
 use super::ffi::{LoggedIn, Native};
@@ -24,10 +24,10 @@ pub(super) const BATCH_BYTES: usize = 1_000_000;
 /// enforces the limit of each topic.
 const RECORD_BYTES_MAX: &str = "1000000000";
 
-/// The smallest `fetch.max.bytes` that librdkafka accepts, because it must not be less than the default `message.max.bytes`.
+/// The smallest `fetch.max.bytes` that librdkafka accepts. librdkafka rejects values below the default of `message.max.bytes`.
 const FETCH_BYTES_MIN: u64 = 1_000_000;
 
-/// Creates a client. If `kafka.oauth` is set, the client gets the tokens of that source.
+/// Creates a client. If `kafka.oauth` is set, the client logs in with tokens from that source.
 pub(super) fn create<T, C>(client: &ClientConfig, kafka: &Kafka, context: C) -> Result<LoggedIn<T>, KafkaError>
 where
     T: FromClientConfigAndContext<C> + Native,
@@ -57,8 +57,8 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
             // 50 MiB.
             ("queued.min.messages", "20000"),
             ("fetch.max.bytes", "8388608"),
-            // librdkafka pauses fetching for this time when its queue is full. With the default of one second, a fast consumer would empty
-            // the queue and then wait.
+            // librdkafka pauses fetching for `fetch.queue.backoff.ms` when its queue is full. With the default of one second, a fast
+            // consumer would empty the queue and then wait.
             ("fetch.queue.backoff.ms", "5"),
         ],
     );
@@ -70,11 +70,11 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
         .set("isolation.level", "read_committed")
         // The worker decides what to do about an offset that no longer exists. A silent reset could skip records.
         .set("auto.offset.reset", "error")
-        // Topics that share a key space wait until all of them have warmed up. A warm-up may end at an offset without a record, such as a
-        // transaction marker. Only this event then tells the worker that it has reached the end.
+        // Topics that share a key space wait until all of them have warmed up. The last offset of a warm-up may be a transaction marker
+        // instead of a record. In this case, only the end-of-partition event tells the worker that the warm-up has reached its end.
         .set("enable.partition.eof", if config.shares_spaces() { "true" } else { "false" })
-        // If topics share a key space, `range` assigns equal partition numbers, and with them the state, to the same member. Static members
-        // also need `range`. If a static member is killed between the two rounds of a cooperative rebalance, it rejoins without a
+        // If topics share a key space, partitions with the same number share a state, and `range` assigns them to the same member. Static
+        // members also need `range`. If a static member is killed between the two rounds of a cooperative rebalance, it rejoins without a
         // rebalance. The partitions that it had to release would then have no owner until the next rebalance.
         .set("partition.assignment.strategy", if instance.is_some() || config.shares_spaces() { "range" } else { "cooperative-sticky" });
     if let Some(instance) = instance {
@@ -136,7 +136,7 @@ pub(super) fn producer(
             ("queue.buffering.max.messages", "1000000"),
             ("queue.buffering.max.kbytes", "262144"),
             // librdkafka waits for a coordinator without a timeout, until the state of any connection changes (rd_kafka_coord_req_fsm in
-            // rdkafka_coord.c). If a coordinator is lost, closing an idle connection ends that wait.
+            // rdkafka_coord.c). If a coordinator is lost, closing an idle connection ends the wait.
             ("connections.max.idle.ms", "30000"),
         ],
     );
@@ -222,8 +222,9 @@ fn check_together(config: &Config) -> Result<(), Error> {
     if let (Some(heartbeat), Some(session)) = (number("heartbeat.interval.ms"), number("session.timeout.ms"))
         && heartbeat >= session
     {
-        let message =
-            format!("heartbeat.interval.ms ({heartbeat}) must be less than session.timeout.ms ({session}); a third of it is recommended");
+        let message = format!(
+            "heartbeat.interval.ms ({heartbeat}) must be less than session.timeout.ms ({session}); a third of session.timeout.ms is recommended"
+        );
         return Err(Error::Property(message));
     }
     if let Some(fetch) = number("fetch.max.bytes").filter(|&bytes| bytes < FETCH_BYTES_MIN) {
@@ -295,7 +296,7 @@ mod tests {
         for name in ["queue.buffering.max.ms", "linger.ms"] {
             let config = config(&format!("\"{name}\" = 77"));
             for _ in 0..50 {
-                // librdkafka applies the properties in the order of a hash map, which varies, so one attempt could succeed by chance.
+                // librdkafka applies the properties in the order of a hash map. This order varies, so one attempt could succeed by chance.
                 let native = producer(&config, "a", 4, BATCH_BYTES, None).create_native_config().unwrap();
                 assert_eq!(native.get("linger.ms").unwrap(), "77", "{name}");
             }

@@ -1,6 +1,6 @@
 //! librdkafka's log lines and the errors that it reports for a client.
 //!
-//! Owns their log levels. Must never decide what an error means for a record.
+//! Chooses the log level of each line and error. This module never decides what an error means for a record.
 
 use super::security::Login;
 use crate::broker::throttle::{self, essence};

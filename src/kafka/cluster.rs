@@ -1,6 +1,6 @@
 //! Waits for a broker and compares the topics of the cluster with the configuration.
 //!
-//! Owns the wait for the first answer. Must never create a topic, except for internal topics.
+//! Creates only internal topics. Users create all other topics, themselves or with `unseen init --create-topics`.
 
 use super::Error;
 use super::admin::{all_partitions, block_on, invisible, partitions};
@@ -20,17 +20,17 @@ use std::time::{Duration, Instant};
 /// Bytes of a topic's `max.message.bytes` that are reserved for the header of a batch.
 const BATCH_OVERHEAD: usize = 512;
 
-/// The number of topics above which one request for all topics of the cluster replaces a separate request for each topic.
+/// Maximum number of topics to request one by one. If there are more, one request asks for all topics of the cluster.
 const TOPICS_MANY: usize = 20;
 
-/// The timeout of a metadata request, after which a broker counts as not answering.
+/// The timeout of a metadata request. A broker that takes longer counts as not answering.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Waits for a broker, checks the topics, creates missing internal topics, and adds missing partitions to changelogs.
 ///
 /// # Errors
-/// Returns an error if no broker accepts this client within `kafka.connect_timeout`, if `stop` returns true meanwhile, or if the topics do
-/// not fit the configuration.
+/// Returns an error if no broker accepts this client within `kafka.connect_timeout`, if `stop` returns true during the wait, or if the
+/// topics do not fit the configuration.
 pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {
     look(config, true, stop, &|message| tracing::warn!("{message}"))
 }
@@ -46,13 +46,13 @@ pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) 
 /// Waits for a broker and returns the names of all topics that this user may see.
 ///
 /// # Errors
-/// Returns an error if no broker accepts this client within `kafka.connect_timeout`, or if `stop` returns true meanwhile.
+/// Returns an error if no broker accepts this client within `kafka.connect_timeout`, or if `stop` returns true during the wait.
 pub fn topics(config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error> {
     list(config, true, stop, &|message| tracing::warn!("{message}"))
 }
 
-/// Does the same as `topics` but passes progress messages to `report`. If `is_worker` is false, fails immediately instead of waiting if the
-/// user must fix a problem, such as a rejected login.
+/// Does the same as `topics` but passes progress messages to `report`. If the user must fix a problem, for example a rejected login, only a
+/// worker waits for the fix. If `is_worker` is false, this function fails immediately.
 pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<BTreeSet<String>, Error> {
     let observer = client::observe(config, &client::observer(&config.kafka))?;
     wait(&observer, config, is_worker, stop, report)?;
@@ -67,7 +67,7 @@ pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
 #[must_use]
 pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
     let Ok(observer) = client::observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
-    // `ask` returns a reason if no broker answers. It is then unknown which topics exist.
+    // If `ask` returns a reason, no broker has answered, and no topic can be reported as missing.
     if ask(&observer, config).is_some() {
         return Vec::new();
     }
@@ -122,8 +122,8 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
         };
         problems.push(Problem { input: input.input.clone(), message: problem });
     }
-    // If this user lacks a permission on a topic that matches a pattern, report a problem, so that only this topic is left out. If a worker
-    // read the topic anyway, the missing permission would stop all topics.
+    // If this user lacks a permission on a topic that matches a pattern, report a problem. The worker then leaves out only this topic. If
+    // the worker read the topic anyway, the missing permission would stop all topics.
     let matched: Vec<_> = named_topics(config).into_iter().filter(|named| config.is_matched(named.input)).collect();
     if !matched.is_empty() {
         problems.extend(denied(observer, &matched));
@@ -139,12 +139,12 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
     Ok(cluster)
 }
 
-/// Requests metadata once. Returns `None` if a broker answered, or the reason why no broker answered.
+/// Requests metadata once. Returns `None` if a broker answered, and otherwise the most informative error.
 fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> {
     // Name a topic, because a request without a topic returns all topics of the cluster.
     let topic = config.topics.first().map(|topic| topic.input.as_str());
     let error = observer.fetch_metadata(topic, METADATA_TIMEOUT).err()?;
-    // Each poll handles one event. Handle all events, so that the observer has received every error.
+    // Each poll handles one event. Handle all events to pass every error to the observer.
     while observer.poll(Duration::from_millis(10)).is_some() {}
     let complaint = observer.context().complaint();
     Some(if complaint.reason.is_empty() { Complaint { reason: error.to_string(), advice: None } } else { complaint })
@@ -182,7 +182,8 @@ pub(super) fn wait(
 }
 
 /// True if a broker's certificate is trusted except for its name. OpenSSL's error does not show whether the name is the problem, so this
-/// function connects again without checking the name. It uses TLS without SASL, so that a broker with the wrong name receives no password.
+/// function connects again without checking the name. The second connection uses TLS without SASL, because a broker with the wrong name
+/// must not receive a password.
 fn only_the_name_differs(config: &Config) -> bool {
     let mut client = client::observer(&config.kafka);
     client.set("security.protocol", "ssl").set("ssl.endpoint.identification.algorithm", "none");
@@ -191,7 +192,7 @@ fn only_the_name_differs(config: &Config) -> bool {
 }
 
 pub(super) struct NamedTopic<'a> {
-    /// The option that names the topic.
+    /// The option that contains the topic name.
     pub(super) setting: String,
     /// The configuration entry that contains the option.
     pub(super) input: &'a Topic,
@@ -216,7 +217,7 @@ pub(super) fn named_topics(config: &Config) -> Vec<NamedTopic<'_>> {
     named_topics
 }
 
-/// Returns a problem for each permission on a named topic that this user lacks. Returns an empty list if the brokers do not report
+/// Returns a problem for each permission that this user lacks on a topic in `all`. Returns an empty list if the brokers do not report
 /// permissions.
 pub(super) fn denied(observer: &BaseConsumer<Observer>, all: &[NamedTopic<'_>]) -> Vec<Problem> {
     let names: Vec<_> = all.iter().map(|named| named.topic).collect::<BTreeSet<_>>().into_iter().collect();
@@ -247,8 +248,8 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<Problem>) 
             if topic.window.length_ms().is_none() {
                 report(problem);
             } else if !topic.repartition {
-                // This is only a warning. More partitions can reduce the memory per partition at any time, and `at_max_memory` sets what
-                // the worker does if its memory does not suffice.
+                // Only warn, because adding partitions can reduce the memory per partition at any time, and `at_max_memory` sets what the
+                // worker does if its memory does not suffice.
                 cluster.warnings.push(problem);
             }
         }
@@ -260,7 +261,7 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<Problem>) 
         let mut known = space.topics.iter().filter_map(|other| Some((other, *cluster.partitions.get(&other.input)?)));
         if let Some((other, count)) = known.next().filter(|&(_, count)| count != input) {
             report(format!(
-                "{}: {:?} has {input} partitions and {:?} has {count}, but both are in space {:?}; give them the same number of partitions, or the copies of a key end up in different partitions",
+                "{}: {:?} has {input} partitions and {:?} has {count}, but both are in space {:?}, so records with the same key would be in different partitions; give both topics the same number of partitions",
                 topic.setting("space"),
                 topic.input,
                 other.input,

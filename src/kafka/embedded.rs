@@ -1,7 +1,7 @@
 //! An in-process broker for the demo: librdkafka's mock cluster, with a writer and a reader.
 //!
 //! The mock cluster accepts transactions, but consumers see the records of aborted transactions, and offsets that are committed in a
-//! transaction are lost. The cluster keeps 5 MiB per partition. Must never be used to test exactly-once delivery.
+//! transaction are lost. So the mock cluster cannot be used to test exactly-once delivery. The cluster keeps at most 5 MiB per partition.
 
 use super::client_config::BATCH_BYTES;
 use super::{Cluster, Error};

@@ -1,7 +1,7 @@
 //! Tests of the cluster features that unseen needs, for `unseen check --connect`.
 //!
-//! Owns a temporary topic, on which the features are tested. Must never write to another topic, join the group, or commit an offset of the
-//! group.
+//! The tests use a temporary topic. They never write to another topic, join the group, or commit an offset of the group, because a check
+//! must not affect running workers.
 
 use super::admin::{block_on, only, partitions};
 use super::changelog::{ON_TOPICS, admin, create_internal, wrong_settings};
@@ -97,7 +97,7 @@ struct Outcome {
 
 struct Failure {
     reason: String,
-    /// The permission that this user lacks, or `None` if the reason is not a missing permission.
+    /// The permission that this user lacks, or `None` if the failure has another cause.
     permission: Option<&'static str>,
 }
 
@@ -171,7 +171,7 @@ impl Outcome {
         let lost = "output records lack the times of their input records";
         add("timestamps", self.timestamps, warnings, "the brokers do not keep the times of records", lost);
         let lost = "the worker cannot reliably detect that a topic was deleted and recreated, so do not recreate topics of a group";
-        add("topic_ids", self.topic_ids, warnings, "the brokers have no topic IDs", lost);
+        add("topic_ids", self.topic_ids, warnings, "the brokers do not support topic IDs", lost);
     }
 }
 
@@ -209,8 +209,8 @@ impl Seen {
 
 impl<'c> Trial<'c> {
     fn new(config: &'c Config) -> Result<Self, KafkaError> {
-        // The name starts with the group id, because a worker has permissions for topics with this prefix. The name is unique, so that no
-        // existing topic is affected.
+        // The name starts with the group id, because a worker has permissions for topics with this prefix. The rest of the name is unique,
+        // because the tests must not touch an existing topic.
         let name = format!("{}-check-{:x}-{:x}", config.kafka.group_id, runtime::wall_clock(), std::process::id());
         let (admin, options) = admin(config)?;
         let kafka = &config.kafka;
@@ -234,7 +234,7 @@ impl<'c> Trial<'c> {
             Ok(()) => self.try_features(is_transactional, initialized, &mut outcome),
             Err(failure) => {
                 outcome.untested =
-                    Some(failure.advise(&self.config.kafka.group_id, "without a topic of its own, the check cannot test features"));
+                    Some(failure.advise(&self.config.kafka.group_id, "the check cannot test features without a temporary topic"));
             }
         }
         if may_exist {
@@ -328,8 +328,8 @@ impl<'c> Trial<'c> {
         self.producer.flush(TIMEOUT)
     }
 
-    /// Adds an offset of the group to the transaction. The offset is for the temporary topic, which no member reads, so the group is not
-    /// affected.
+    /// Adds an offset of the group to the transaction. The offset is for the temporary topic. No member reads this topic, so the group is
+    /// not affected.
     fn send_offset(&self) -> Result<(), KafkaError> {
         let group = self.reader.group_metadata().ok_or(KafkaError::ConsumerCommit(Code::UnknownGroup))?;
         let mut offsets = TopicPartitionList::new();
@@ -337,9 +337,9 @@ impl<'c> Trial<'c> {
         self.producer.send_offsets_to_transaction(&offsets, &group, TIMEOUT)
     }
 
-    /// Reads until the committed record arrives or until [`TIMEOUT`] has passed. The consumer exists only in this function, so that it is
-    /// closed before the topic is deleted. librdkafka 2.12.1 can crash if the response to the consumer's last request arrives after the
-    /// deletion.
+    /// Reads until the committed record arrives or until [`TIMEOUT`] has passed. This function creates and closes its own consumer, because
+    /// the consumer must be closed before the topic is deleted: librdkafka 2.12.1 can crash if the response to the consumer's last request
+    /// arrives after the deletion.
     fn read(&self) -> Result<Seen, KafkaError> {
         let reader = reader(self.config)?;
         let mut list = TopicPartitionList::new();

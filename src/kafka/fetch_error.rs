@@ -1,6 +1,7 @@
 //! Errors that a consumer returns instead of records.
 //!
-//! Owns the interpretation of these errors. Must never treat an error as transient if the next fetch would fail in the same way.
+//! Decides which of these errors are fatal. An error that would also fail the next fetch never counts as transient, because the retries
+//! would never end.
 
 use super::Error;
 use super::ffi::Fetcher;
@@ -15,7 +16,7 @@ use std::time::Duration;
 /// Maximum number of events to handle before the next fetch. Most events are log lines.
 const EVENTS_MAX: usize = 1000;
 
-/// Polls the consumer's own queue for events. Yields the error for each event that is an error, and `None` for each other event.
+/// Polls the consumer's own queue for events. Yields the error of an error event and `None` for any other event.
 pub(super) fn events<C: ConsumerContext + 'static>(fetcher: &Fetcher<C>) -> impl Iterator<Item = Result<Option<KafkaError>, Error>> {
     let mut is_first = true;
     let poll = move || match fetcher.consumer().poll(Duration::ZERO) {

@@ -1,6 +1,6 @@
 //! A read-only view of a group and its topics: committed offsets and watermarks.
 //!
-//! Owns the requests. Must never join the group, commit anything, or interpret an answer.
+//! Sends the requests. This module never joins the group or commits an offset, and the callers interpret the answers.
 
 use super::admin::readable_partitions;
 use super::client_config::{self as client, CALL_TIMEOUT};
@@ -73,7 +73,8 @@ impl GroupView {
             .then(|| Error::Fatal(format!("this user may not read group {:?}; give this user Read on the group", self.group)))
     }
 
-    /// Returns the group's state, such as `Stable`. Returns `None` if the group has no members and is empty, dead, or unknown.
+    /// Returns the group's state, such as `Stable`. Returns `None` if the group does not exist, or if it is empty or dead and has no
+    /// members.
     ///
     /// # Errors
     /// Returns an error if no broker answers.

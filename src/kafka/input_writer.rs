@@ -1,7 +1,7 @@
 //! A producer that writes to input topics on behalf of the clients of `unseen serve`.
 //!
-//! Returns the result of each write to its client. Must never write in a transaction, because the writes of different clients succeed or
-//! fail independently.
+//! Returns the result of each write to its client. The producer does not use transactions, because the writes of different clients succeed
+//! or fail independently.
 
 use super::Error;
 use super::client_config as client;
@@ -83,7 +83,8 @@ struct Deliveries {
 }
 
 impl Deliveries {
-    /// Logs a failed write and returns an error message for the client. The message does not reveal how to reach the brokers.
+    /// Logs a failed write and returns an error message for the client. The message does not contain librdkafka's reason, which may reveal
+    /// broker addresses.
     fn client_message(&self, topic: &str, error: &KafkaError) -> String {
         let complaint = self.observer.complaint();
         throttle::report(&format!("writing {error}"), |suppressed| {

@@ -1,7 +1,6 @@
 //! The production implementation of [`Broker`], with librdkafka.
 //!
-//! Owns the configuration of the clients and the interpretation of their errors. No other module uses rdkafka. Must never decide what
-//! happens to a record.
+//! Configures the clients and interprets their errors. No other module uses rdkafka. This module never decides what happens to a record.
 
 mod admin;
 mod capture;

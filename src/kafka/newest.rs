@@ -1,6 +1,7 @@
 //! A comparison of the newest record times with this machine's clock, for `unseen check --connect`.
 //!
-//! Must never fail a check, so partitions that cannot be read in time are left out. Must never join a group or commit an offset.
+//! The comparison never makes a check fail, so it leaves out partitions that it cannot read in time. It never joins a group or commits an
+//! offset.
 
 use super::client_config as client;
 use super::ffi::LoggedIn;
@@ -25,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns a warning for each topic whose newest records have times that do not move the window or move it too slowly. Checks only topics
+/// Returns a warning for each topic if the times of its newest records do not move the window or move it too slowly. Checks only topics
 /// whose keys expire by Kafka's timestamps. Skips topics with the option `time` and topics whose keys expire by count.
 pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
     let deadline = Instant::now() + TIMEOUT;

@@ -1,6 +1,7 @@
-//! The errors of clients other than the worker's consumer and producer, such as a client that only reads metadata.
+//! The errors of all clients except the worker's consumer and producer. For example, some clients only read metadata.
 //!
-//! Owns the most informative error of each client. Must never replace an error with a consequence of the same error.
+//! Keeps the most informative error of each client. A consequence never replaces the error that caused it, because the user must fix the
+//! cause.
 
 use super::client_log;
 use super::security::Login;
@@ -18,7 +19,7 @@ pub(super) struct Observer {
     complaint: Mutex<Complaint>,
 }
 
-/// An error that librdkafka reported for a client. The default, with an empty reason, means that there was no error.
+/// An error that librdkafka reported for a client. An empty reason (the default) means that librdkafka has not reported an error.
 #[derive(Clone, Default)]
 pub(super) struct Complaint {
     pub(super) reason: String,

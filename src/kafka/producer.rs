@@ -1,6 +1,6 @@
 //! The producer of a worker.
 //!
-//! Owns the failures and the changelog offsets that librdkafka has reported, until the worker takes them. Must never decide how to handle a
+//! Keeps the failures and the changelog offsets that librdkafka reports until the worker takes them. The worker decides how to handle a
 //! failure.
 
 use super::client_config as client;
@@ -61,7 +61,7 @@ impl Reports for Context {
     const WATCHED: usize = 0;
 
     fn written(&self, topic: &str, partition: i32, offset: Offset) {
-        // If a broker receives a batch twice, it reports no offset for the second copy.
+        // If a broker receives a batch twice, it does not report an offset for the second copy.
         if offset < 0 {
             return;
         }
@@ -74,8 +74,8 @@ impl Reports for Context {
         let is_bystander = code == RDKafkaErrorCode::InvalidDifferentRecord || reason.starts_with(BYSTANDER);
         let error = if is_bystander { ErrorCode::OtherRecord } else { error_code(code) };
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        // If a record fails, the other records of its batch and all queued records fail with it. Keep such a failure only if the list is
-        // empty, so that these failures do not crowd out their cause.
+        // If a record fails, the other records of its batch and all queued records fail with it. These failures must not crowd out their
+        // cause, so keep one only if the list is empty.
         let follows = matches!(error, ErrorCode::OtherRecord | ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !follows {
             failures.push(DeliveryFailure {
@@ -225,7 +225,7 @@ impl ProducerClient<KafkaBroker> for KafkaProducer {
 }
 
 #[cold]
-#[expect(clippy::unnecessary_box_returns, reason = "the hot path returns it, and has no room to spare")]
+#[expect(clippy::unnecessary_box_returns, reason = "the hot path returns the boxed error, which keeps its result small")]
 fn send_error(code: RDKafkaErrorCode, message: String) -> Box<ClientError> {
     let missing_permission = security::missing_permission(code);
     Box::new(ClientError {

@@ -1,6 +1,6 @@
 //! Security settings: problems that can be detected without a connection and advice if a broker rejects a connection.
 //!
-//! Must never show a secret: no message contains the value of a property that may contain a secret.
+//! No message contains the value of a property that may contain a secret.
 
 use crate::config::{Kafka, OAuth, TokenSource};
 use crate::oauth;
@@ -18,7 +18,7 @@ const AWS: &str = "AWS_MSK_IAM";
 /// The error message for GSSAPI. librdkafka would need Cyrus SASL and MIT Kerberos, system libraries that our image does not contain.
 const NO_GSSAPI: &str = "sasl.mechanism: GSSAPI (Kerberos) is not supported, because unseen is built without Cyrus SASL and the Kerberos libraries; enable SCRAM, OAUTHBEARER, or TLS with client certificates on the brokers, too";
 
-/// Properties that contain a file name. Their values are not shown, because a user may have put the key itself there.
+/// Properties that contain a file name. Messages do not show the values, because a user may have set a key itself instead of a file name.
 const FILES: [&str; 5] = ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"];
 
 /// The text in librdkafka's message if a broker rejects the user's credentials, such as a token.
@@ -105,7 +105,7 @@ impl Login {
 pub(super) const fn missing_permission(code: RDKafkaErrorCode) -> Option<&'static str> {
     match code {
         RDKafkaErrorCode::TopicAuthorizationFailed => {
-            Some("Read on every topic that it reads and Write on every topic that it writes to; `unseen check --connect` names the topics")
+            Some("Read on every topic that it reads and Write on every topic that it writes to; `unseen check --connect` lists the topics")
         }
         RDKafkaErrorCode::GroupAuthorizationFailed => Some("Read on the group"),
         RDKafkaErrorCode::TransactionalIdAuthorizationFailed => Some("Write on the transactional id"),

@@ -1,8 +1,8 @@
 //! The consumer of a worker.
 //!
-//! Owns the queue of rebalances. librdkafka's callback only adds a rebalance to the queue. librdkafka then waits until the worker has
-//! committed offsets, restored states, and answered the rebalance. Must never answer a rebalance in the callback, except while the consumer
-//! closes.
+//! librdkafka's callback only adds a rebalance to a queue. librdkafka then waits until the worker has committed offsets, restored states,
+//! and answered the rebalance. The callback answers a rebalance itself only while the consumer closes, because the worker no longer answers
+//! then.
 
 use super::Error;
 use super::client_config::{self as client, CALL_TIMEOUT};
@@ -32,7 +32,7 @@ const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Source {
     fetcher: Fetcher<Context>,
     errored: RefCell<Errored>,
-    /// True if librdkafka reports the ends of partitions (`enable.partition.eof`). Topics that share a space need this.
+    /// True if librdkafka reports the ends of partitions (`enable.partition.eof`). Required if topics share a space.
     reports_ends: bool,
 }
 
@@ -77,7 +77,7 @@ fn cooperative(consumer: &BaseConsumer<Context>) -> bool {
 }
 
 impl Source {
-    /// Creates a consumer. It has not joined the group yet.
+    /// Creates a consumer that has not joined the group yet.
     ///
     /// # Errors
     /// Returns an error if librdkafka rejects the configuration.
@@ -93,7 +93,7 @@ impl Source {
         self.fetcher.consumer()
     }
 
-    /// Handles the messages of the last fetch, which are all except the first `before`. Removes errors and records that follow an error in
+    /// Handles the messages of the last fetch: all messages except the first `before`. Removes errors and records that follow an error in
     /// the same partition. Adds the ends of partitions to `batch.ends`.
     fn take_errors(&self, batch: &mut Batch<Message<'_>>, before: usize) -> Result<(), Error> {
         let Batch { messages, out_of_range, ends } = batch;
@@ -349,7 +349,7 @@ pub(super) fn committed<C: ConsumerContext>(
         .collect()
 }
 
-/// Returns the first offset in each partition whose record has this time or a later time. `None` if a partition has no such record.
+/// Returns the offset of the first record at or after `time` in each partition, or `None` for a partition if all of its records are older.
 pub(super) fn offsets_at<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &[TopicPartition],
@@ -369,7 +369,7 @@ fn position(element: &TopicPartitionListElem<'_>) -> Option<Offset> {
     if let Position::Offset(offset) = element.offset() { Some(offset) } else { None }
 }
 
-/// Converts the error of a failed request. If a permission is missing, the result names it.
+/// Converts the error of a failed request. If a permission is missing, the result advises the user to grant the permission.
 pub(super) fn unanswered(what: &str, error: &KafkaError) -> Error {
     let reason = format!("cannot {what}: {error}");
     match error.rdkafka_error_code().and_then(security::missing_permission) {

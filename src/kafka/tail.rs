@@ -1,6 +1,6 @@
 //! Reads many changelog partitions continuously.
 //!
-//! Owns the position in each partition. Must never interpret a record, join a group, or write.
+//! Keeps the position in each partition. This module never interprets a record, joins a group, or writes.
 
 use super::Error;
 use super::admin::partitions;
@@ -108,7 +108,7 @@ pub struct ChangelogEnds {
 }
 
 impl ChangelogEnds {
-    /// Creates a client. It has not connected to a broker yet.
+    /// Creates a client that has not connected to a broker yet.
     ///
     /// # Errors
     /// Returns an error if librdkafka rejects the configuration.
@@ -122,7 +122,8 @@ impl ChangelogEnds {
         answer.map_err(|error| Self::unanswered(client, &format!("cannot get the offsets of {partition}"), &error))
     }
 
-    /// Converts the error of a failed request. If the client has received an error, uses that error, because it is more informative.
+    /// Converts the error of a failed request. If the client has received an error from librdkafka, uses that error instead, because it is
+    /// more informative.
     fn unanswered(client: &BaseConsumer<Observer>, what: &str, error: &KafkaError) -> Error {
         while client.poll(Duration::ZERO).is_some() {}
         let complaint = client.context().complaint();
@@ -136,7 +137,7 @@ impl ChangelogEnds {
 
 impl Ends for ChangelogEnds {
     fn partitions(&self, topic: &str) -> Result<u32, Error> {
-        // Each poll handles one event. Handle all events, so that the observer has received every error.
+        // Each poll handles one event. Handle all events to pass every error to the observer.
         for client in [&self.observer, &self.uncommitted] {
             while client.poll(Duration::ZERO).is_some() {}
         }

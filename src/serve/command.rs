@@ -1,6 +1,6 @@
 //! A parsed command, its key space, and the errors that reject it.
 //!
-//! Must never depend on what a command does.
+//! This module does not depend on what a command does.
 
 use super::Server;
 use super::names::Name;

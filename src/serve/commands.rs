@@ -1,7 +1,7 @@
 //! The commands of Redis clients.
 //!
-//! Owns the commands and their errors in the format that clients expect. Must never answer 0 (not seen) if the answer is unknown, or run a
-//! command from the body of an HTTP request.
+//! Runs the commands and formats errors as clients expect them. A command never answers 0 (not seen) if the answer is unknown. A command in
+//! the body of an HTTP request never runs, because a web page may have sent the request.
 
 use super::Server;
 use super::command::{Command, Refusal, space};
@@ -60,8 +60,8 @@ pub(super) fn run_queued(session: &mut Session, server: &Server, pending: &mut P
     true
 }
 
-/// True if the name of a command is `POST` or starts with `Host:`. Almost every HTTP request has a line that starts like this, and no
-/// command has such a name. Redis closes the connection in the same cases.
+/// True if the name of a command is `POST` or starts with `Host:`, like a line of almost every HTTP request. Real commands have other
+/// names. Redis closes the connection in the same cases.
 fn is_http(name: &[u8]) -> bool {
     let begins_with = |word: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()));
     (begins_with("POST") && name.len() == 4) || begins_with("HOST:")

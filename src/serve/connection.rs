@@ -1,7 +1,7 @@
 //! The connection of one client: reads bytes, runs commands, and sends answers.
 //!
-//! Owns the buffers of a connection, their limits, and the timeouts for clients. Must never read more from a client that does not read its
-//! answers or keep large buffers for an idle client.
+//! Manages the buffers of a connection, their limits, and the timeouts for clients. A connection stops reading from a client that does not
+//! read its answers, and frees large buffers while the client is idle.
 
 use super::Server;
 use super::command::Command;
@@ -21,15 +21,15 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, timeout_at};
 
 const READ_BYTES: usize = 64 << 10;
-/// The number of answer bytes after which the answers are sent before more commands run.
+/// Maximum number of answer bytes before the connection sends the answers. More commands run only afterward.
 const ANSWER_BYTES: usize = 1 << 20;
-/// The number of pending write commands after which the connection waits for their writes before more commands run.
+/// Maximum number of pending write commands before the connection waits for their writes. More commands run only afterward.
 const WAITING_MAX: usize = 1 << 10;
-/// The time for which a client's commands run before other clients of the thread get a turn.
+/// Maximum time to run a client's commands before other clients of the thread get a turn.
 const TURN: Duration = Duration::from_millis(1);
 /// The number of commands between two checks of the time.
 const TURN_COMMANDS: usize = 16;
-/// The size to which an idle connection shrinks its buffers.
+/// Maximum size of an idle connection's buffers, in bytes.
 const IDLE_BYTES: usize = 1 << 10;
 /// The timeout for sending the password and for sending the rest of a command. Further bytes do not extend the timeout.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);

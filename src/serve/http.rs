@@ -36,8 +36,8 @@ const BODY_BYTES_MAX: usize = 2 << 20;
 const KEYS_MAX: usize = 1 << 16;
 /// The maximum number of keys per lookup. A key can have 16 fingerprints, which use 50 bytes each.
 const BATCH_KEYS: usize = 1 << 12;
-/// The maximum number of connections that accept requests. In addition, a quarter of this number may be closing. If all of them hold a body
-/// of the maximum size, the bodies use 640 MiB. `Server::lookups` limits the additional memory for lookups.
+/// The maximum number of connections that accept requests. In addition, up to 64 connections may be closing. If all 320 connections hold a
+/// body of the maximum size, the bodies use 640 MiB. `Server::lookups` limits the additional memory for lookups.
 const CONNECTIONS_MAX: usize = 256;
 
 const NO_NULL: &str = "a part is null; for a null field, use the string \"null\"; null record keys and null headers cannot be looked up";
@@ -86,7 +86,7 @@ impl<'q> Visitor<'q> for ValuesVisitor {
 struct ContainsAnswer {
     /// For each key, in order: true if the key was seen.
     seen: Vec<bool>,
-    /// The time up to which all commits are known, in milliseconds since the epoch.
+    /// The time of the state, in milliseconds since the epoch. The state contains all earlier commits.
     as_of_ms: Option<Timestamp>,
 }
 
@@ -96,7 +96,7 @@ struct SpaceStatus<'s> {
     space: &'s str,
     partitions: usize,
     ready_partitions: usize,
-    /// The reason why some answers are unknown, or null.
+    /// The reason for unknown answers; null if all answers are known.
     unavailable: Option<String>,
     as_of_ms: Option<Timestamp>,
     stream_time_ms: Option<Timestamp>,
@@ -116,7 +116,7 @@ fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/api/v1/spaces", get(spaces))
         .route("/api/v1/spaces/{space}/contains", post(contains))
-        // `admit` runs before the request body is read, so that clients without the password cannot fill memory with bodies.
+        // `admit` runs before the request body is read, so clients without the password cannot fill memory with bodies.
         .layer(from_fn_with_state(Arc::clone(&server), admit))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -222,8 +222,8 @@ fn text(part: &RawValue) -> String {
     serde_json::from_str(part.get()).unwrap_or_else(|_| part.get().to_owned())
 }
 
-/// Rejects requests without the password, if one is configured. Without a password, rejects all requests if clients of `serve.listen` need
-/// a certificate, because `serve.http_listen` cannot require one.
+/// If a password is configured, rejects requests without the password. If clients of `serve.listen` need a certificate and no password is
+/// configured, rejects all requests, because `serve.http_listen` cannot require a certificate.
 async fn admit(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let Some(password) = &server.password else {
         if server.tls.as_ref().is_some_and(|tls| tls.wants_certificates()) {
@@ -251,7 +251,7 @@ fn bearer(authorization: &HeaderValue) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(password)
 }
 
-/// Rejects requests from web pages whose host name was pointed to this machine (DNS rebinding). Closes connections once the server is
+/// Rejects requests from web pages if their host name resolves to this machine (DNS rebinding). Closes connections once the server is
 /// stopping.
 async fn local(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let mut response = if is_of_elsewhere(&request, server.http_listen) {

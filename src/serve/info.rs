@@ -1,6 +1,6 @@
 //! Commands that describe the server and its key spaces.
 //!
-//! Owns the field names that Redis clients expect.
+//! The field names are the ones that Redis clients expect.
 
 use super::Server;
 use super::command::{Command, Refusal, refusal, space};
@@ -12,7 +12,7 @@ use crate::stats::get;
 use std::fmt::Write as _;
 
 /// The name of each command, its number of arguments including the name (negative if it is a minimum), and the positions of the arguments
-/// that name key spaces: first, last, step.
+/// with key spaces: first, last, step.
 const COMMANDS: [(&str, i64, [i64; 3]); 37] = [
     ("auth", -2, [0, 0, 0]),
     ("bf.add", 3, [1, 1, 1]),

@@ -1,6 +1,6 @@
 //! The server's Prometheus metrics.
 //!
-//! Owns the names of the metrics. A test compares them with the list in `docs/reference/metrics.md`.
+//! Defines the names of the metrics. A test compares them with the list in `docs/reference/metrics.md`.
 
 use super::Server;
 use super::stats::BUCKETS;
@@ -86,7 +86,7 @@ impl Collector for Metrics {
             .spaces
             .iter()
             .filter_map(|(name, report)| Some(([("space", name.clone())], seconds(self.now_ms.saturating_sub(report.as_of?).max(0)))));
-        encoder.gauges("unseen_serve_staleness_seconds", "Age of the last time for which the server knows all commits", staleness)?;
+        encoder.gauges("unseen_serve_staleness_seconds", "Time since the server last knew all commits", staleness)?;
         encoder.gauges("unseen_serve_keys", "Remembered keys", self.each(|report| float(report.keys)))?;
         encoder.gauges("unseen_serve_capacity_keys", "Keys that the filters are sized for", self.each(|report| float(report.capacity)))?;
         encoder.gauges("unseen_serve_memory_bytes", "Memory of the filters", self.each(|report| float(report.bytes)))?;

@@ -1,7 +1,8 @@
 //! Answers which keys were seen, over the Redis protocol and HTTP.
 //!
-//! Owns the connections of `unseen serve`, their threads, and their shutdown. Must never change dedup state: a client's write only adds a
-//! record to the stream. During a shutdown, must answer every command that it has received, within `worker.shutdown_timeout`.
+//! Manages the connections of `unseen serve`, their threads, and their shutdown. The server never changes dedup state: a client's write
+//! only adds a record to the stream. During a shutdown, the server answers every command that it has received, within
+//! `worker.shutdown_timeout`.
 //!
 //! Each thread has its own connections and serves them in turns. All threads query the same [`Follower`].
 
@@ -152,11 +153,11 @@ impl Server {
         }
         let deadline = tokio::time::Instant::now() + self.shutdown_timeout;
         self.is_stopping.store(true, Ordering::Relaxed);
-        // A thread without a sender gets no more clients. It ends when its last connection ends.
+        // A thread without a sender gets no more clients and ends when its last connection ends.
         drop((redis, senders));
         let all_ended = async {
             ended.recv().await;
-            // HTTP stops last, so that probes can see that the server is stopping.
+            // HTTP stops last, so probes can see that the server is stopping.
             drop(stop_http);
             if let Some(http) = http {
                 let _ = http.await;
@@ -173,7 +174,7 @@ impl Server {
         self.flush(deadline).await;
     }
 
-    /// Waits until the brokers have answered the remaining writes, such as those of disconnected clients, or until `deadline`.
+    /// Waits until the brokers have answered the remaining writes, including writes of disconnected clients, or until `deadline`.
     async fn flush(self: Arc<Self>, deadline: tokio::time::Instant) {
         let flushed = tokio::task::spawn_blocking(move || {
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
@@ -203,7 +204,8 @@ impl Server {
         }
     }
 
-    /// Starts a thread that serves the clients sent to it. The thread holds `running` until it ends, so that `serve` can wait for its end.
+    /// Starts a thread that serves the clients sent to it. The thread drops `running` when it ends, and `serve` waits until all threads
+    /// have done so.
     fn thread(server: &Arc<Self>, number: usize, running: Sender<Infallible>) -> UnboundedSender<TcpStream> {
         let (sender, clients) = unbounded_channel();
         let server = Arc::clone(server);
@@ -265,7 +267,7 @@ fn cpus() -> usize {
 
 /// Serves the clients of one thread until no more arrive and the last connection has ended.
 async fn answer(server: Arc<Server>, mut clients: UnboundedReceiver<TcpStream>) {
-    // Each thread has its own channel, so that connections of different threads share no lock.
+    // Each thread has its own channel, so connections of different threads do not share a lock.
     let stop = watch::Sender::new(false);
     while let Some(client) = clients.recv().await {
         let (server, mut stopped) = (Arc::clone(&server), stop.subscribe());
@@ -279,7 +281,7 @@ async fn answer(server: Arc<Server>, mut clients: UnboundedReceiver<TcpStream>) 
         });
     }
     stop.send_replace(true);
-    // Every connection holds a receiver, so this waits for all connections.
+    // Every connection holds a receiver, so `closed` waits for all connections.
     stop.closed().await;
 }
 

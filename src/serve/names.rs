@@ -1,7 +1,7 @@
 //! Key names of Redis commands: a key space and parts of the key.
 //!
 //! `seen-news` is a space whose keys have one part. `seen-news:{42}` with the item `n7` is the key `[42, n7]`. `seen:{42}:{de}` with `n7`
-//! is `[42, de, n7]`. Must never parse two different names into the same space and parts.
+//! is `[42, de, n7]`. Two different names never mean the same space and parts.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name<'n> {

@@ -1,6 +1,6 @@
 //! Lookups of consecutive commands, collected into one batch.
 //!
-//! Owns the order of the answers. Must never answer 0 (not seen) if the answer is unknown.
+//! Keeps the answers in the order of the commands. An unknown answer never becomes 0 (not seen).
 
 use super::Server;
 use super::command::{Command, Refusal, asked, refusal, space};

@@ -1,6 +1,6 @@
 //! The Redis serialization protocol (RESP).
 //!
-//! Owns the encoding of RESP2 and RESP3, and the size limits of commands. Must never depend on the meaning of a command.
+//! Parses commands, limits their size, and encodes answers in RESP2 and RESP3. This module does not depend on the meaning of a command.
 
 use std::fmt;
 use std::ops::Range;
@@ -38,13 +38,13 @@ pub(super) struct Parser {
     parts: Vec<Range<usize>>,
     /// The number of missing arguments, if known.
     left: Option<usize>,
-    /// The position up to which the command was parsed.
+    /// The position of the first byte that was not parsed yet.
     at: usize,
 }
 
 impl Parser {
-    /// Parses as much of a command as has arrived. Returns the size of the command once it is complete. Its arguments are then in
-    /// [`Parser::parts`]. Callers ignore a command without arguments.
+    /// Parses as much of a command as has arrived. Once the command is complete, returns its size, and [`Parser::parts`] returns its
+    /// arguments. Callers ignore a command without arguments.
     pub(super) fn parse(&mut self, command: &[u8], is_authenticated: bool) -> Result<Option<usize>, ProtocolError> {
         let limits = if is_authenticated { AUTHENTICATED } else { UNAUTHENTICATED };
         let mut left = match self.left {

@@ -1,6 +1,6 @@
 //! The session of a connection and the commands that affect it.
 //!
-//! Must never let an unauthenticated client look up keys if a password is configured.
+//! If a password is configured, an unauthenticated client can never look up keys.
 
 use super::Server;
 use super::command::{Command, Refusal};
@@ -33,7 +33,7 @@ pub(super) struct Session {
 pub(super) struct Queue {
     pub(super) commands: Vec<(Vec<u8>, Vec<Range<usize>>)>,
     bytes: usize,
-    /// True if the commands exceeded the limit. EXEC then runs none of them.
+    /// True if the commands exceeded the limit. EXEC then fails and does not run any command.
     pub(super) is_aborted: bool,
 }
 

@@ -32,7 +32,7 @@ fn connect(server: &Arc<Server>) -> DuplexStream {
     client
 }
 
-/// Sends `piece` every 10 s until the server closes the connection. Returns the time that this took, and the answers.
+/// Sends `piece` every 10 s until the server closes the connection. Returns the elapsed time and the answers.
 async fn drip(mut client: DuplexStream, piece: &[u8]) -> Option<(Duration, String)> {
     let (started, mut answers) = (Instant::now(), Vec::new());
     while client.write_all(piece).await.is_ok() {
@@ -73,7 +73,7 @@ async fn an_http_connection_is_closed_before_its_body_is_read() {
 #[tokio::test(start_paused = true)]
 async fn a_client_has_one_deadline_for_the_password() {
     let server = server("password = \"secret\"");
-    // No client can extend the deadline, whether it sends parts of a command, whole commands, or wrong passwords.
+    // Parts of a command, whole commands, and wrong passwords do not extend the deadline.
     for piece in ["X", "PING\r\n", "AUTH wrong\r\n", "\r\n"] {
         let (taken, answers) = drip(connect(&server), piece.as_bytes()).await.expect("the server closes the connection");
         assert!(taken <= READ_LIMIT, "{piece:?}: {taken:?}");
@@ -141,7 +141,7 @@ async fn start(server: Arc<Server>) -> (SocketAddr, SocketAddr, oneshot::Sender<
     (redis, http, stop, serving)
 }
 
-/// Connects a client and waits for its first answer, so that the server knows the client.
+/// Connects a client and waits for its first answer, which shows that the server has accepted the client.
 async fn client(redis: SocketAddr, question: &str, answer: &str) -> TcpStream {
     let mut client = TcpStream::connect(redis).await.unwrap();
     expect(&mut client, question, answer).await;

@@ -1,7 +1,7 @@
 //! Writes records for clients: builds the record for a key and tracks the keys whose records are in flight.
 //!
-//! Must never change a state: the worker judges the record like any other input record. Must never write a record from which the worker
-//! cannot extract the requested key. With `on_invalid = "fail"`, a single such record stops every worker.
+//! A write never changes a state: the worker judges the record like any other input record. Before a write, this module checks that a
+//! worker would extract the requested key from the record. With `on_invalid = "fail"`, a single invalid record would stop every worker.
 
 use crate::config::{Config, KeySpace, Partitioner, Topic};
 use crate::filter::Window;
@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 
-/// The longest time for which a key counts as in flight. If the key is still unseen after that time, probably no worker is running, or the
-/// key was retracted.
+/// The maximum time that a key counts as in flight. If the key is still unseen afterward, probably no worker is running, or the key was
+/// retracted.
 const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
 /// The maximum number of keys in flight. If there are more, the oldest keys no longer count as in flight.
 const IN_FLIGHT_KEYS_MAX: usize = 1 << 20;
@@ -23,7 +23,7 @@ const IN_FLIGHT_KEYS_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Writer {
     producer: InputWriter,
-    /// The input of each space, or the reason why the space is read-only.
+    /// The input of each space, or an error message if the space is read-only.
     inputs: Vec<Result<Input, String>>,
     in_flight: Mutex<InFlight>,
 }
@@ -34,11 +34,11 @@ struct Input {
     topic: Topic,
     /// True if the producer sends a record with an empty key to a random partition.
     has_random_empty_key: bool,
-    /// The longest time for which a key counts as in flight.
+    /// The maximum time that a key counts as in flight.
     timeout: Duration,
 }
 
-/// A record from which a worker extracts the requested key.
+/// A record for a key, ready to write. A worker extracts exactly this key from the record.
 #[derive(Debug)]
 pub(super) struct Prepared<'r> {
     item: Item,
@@ -49,7 +49,7 @@ pub(super) struct Prepared<'r> {
 /// The index of a space and the fingerprint of a key.
 pub(super) type Item = (usize, Fingerprint);
 
-/// The keys in flight, in the order in which they were written.
+/// The keys in flight, in the order of their writes.
 #[derive(Debug, Default)]
 struct InFlight {
     since: HashMap<Item, Instant>,
@@ -59,8 +59,7 @@ struct InFlight {
 #[derive(Debug)]
 pub(super) struct Write {
     item: Item,
-    /// The time at which this write put the key in flight. `None` if the key was already in flight or seen, or if the write is a
-    /// retraction.
+    /// The time when this write put the key in flight. `None` if the key was already in flight or seen, or if the write is a retraction.
     mark: Option<Instant>,
     /// True if another write of the same key was in flight when this write started.
     pub(super) is_in_flight: bool,
@@ -102,10 +101,10 @@ impl Writer {
         }
         if is_known {
             // Leave the key in flight if another write has put it there. A client that looked up the key before the commit may write it
-            // only now. If the key were no longer in flight, that client would also be told that it was first.
+            // only now. If the key were no longer in flight, that client would also get the answer that it was first.
             return Ok(Write { item, mark: None, is_in_flight: false, written: self.producer.write(record)? });
         }
-        // Put the key in flight before the write, so that only one of two concurrent clients is told that it was first.
+        // Put the key in flight before the write. Otherwise, two concurrent clients could both get the answer that they were first.
         let now = Instant::now();
         let mark = self.lock().begin(item, now, input.timeout).then_some(now);
         let written = self.producer.write(record).inspect_err(|_| self.lock().unmark(item, mark))?;
@@ -163,8 +162,7 @@ const NOT_MADE_OF_FIELDS: &str =
     "only keys that consist of the record key, the record value, and headers can be written, because they determine the whole record";
 
 impl Input {
-    /// Returns the first topic of a space that can be written to. If there is none, returns the reason why the first topic cannot be
-    /// written to.
+    /// Returns the first writable topic of a space. If no topic is writable, returns the error of the first topic.
     fn of(config: &Config, space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Result<Self, String> {
         let input = |topic: &&Topic| match config.rules(&topic.input).nth(1) {
             // Another entry of the input could select the record.
@@ -201,8 +199,8 @@ impl Input {
             has_random_empty_key: !topic.repartition && partitioner == Some(Partitioner::Crc32),
             timeout: window.map_or(IN_FLIGHT_MAX, |window| window.min(IN_FLIGHT_MAX)),
         };
-        // Build a record from sample texts to check that a record can represent a key of this topic. Each part has a different text, so
-        // that the check notices swapped parts.
+        // Build a record from sample texts to check that a record can represent a key of this topic. Each part has a different text, so the
+        // check notices swapped parts.
         let texts: Vec<_> = (0..parts.len()).map(|number| number.to_string()).collect();
         input.record(&texts.iter().map(String::as_bytes).collect::<Vec<_>>(), false)?;
         Ok(input)
@@ -254,7 +252,7 @@ impl Input {
     fn read_back(&self, record: &NewRecord<'_>) -> Result<(Fingerprint, bool), String> {
         let headers: Vec<_> = record.headers.iter().map(|&(name, value)| (name, Some(value))).collect();
         let read = Record { key: Some(&record.key), value: Some(record.value), headers: &headers };
-        // The key has no fields, so no schema is needed to read it.
+        // The key does not contain fields, so the reader does not need a schema.
         let (mut reader, mut scratch) = (Reader::default(), Scratch::default());
         let why = match reader.read(self.topic.record_spec(), &read, None, &mut scratch, &NoSchemas) {
             Ok(keyed) => return Ok((keyed.fingerprint, keyed.retracts)),

@@ -1,8 +1,8 @@
 //! Commands that write.
 //!
 //! If `serve.writes` is set, a command that adds or deletes items writes a record per item to an input topic of the space. All other write
-//! commands are rejected, except that RESERVE succeeds if the existing filter is good enough. Must never change a state: only the stream
-//! decides which keys were seen.
+//! commands are rejected, except that RESERVE succeeds if the existing filter is good enough. A command never changes a state, because only
+//! the stream decides which keys were seen.
 
 use super::Server;
 use super::command::{Command, Refusal, asked, refusal, space};
@@ -38,13 +38,13 @@ const ITEMS_MAX: usize = 10_000;
 /// `max.message.bytes` is far below the default of 1 MiB. With `on_invalid = "fail"`, a rejected record would stop every worker.
 const ITEM_BYTES_MAX: usize = 32 << 10;
 
-/// For each item, the answer of its lookup, and its write in progress or the reason why nothing is written.
+/// For each item, the answer of its lookup and either its write in progress or the error that prevented the write.
 type Begun = Vec<(Answer, Result<Write, String>)>;
 
 /// An answer that waits for its writes.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The position in the bytes of the other answers at which this answer must be inserted.
+    /// The insert position of this answer in the bytes of the other answers.
     at: usize,
     is_list: bool,
     retracts: bool,
@@ -102,7 +102,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Returns the index of the first item. The command may have options for creating a filter before the items. They are ignored.
+/// Returns the index of the first item. Ignores options for creating a filter before the items.
 fn first_item(command: Command<'_>) -> Result<usize, Refusal> {
     let mut at = 2;
     while at < command.len() && !command.is(at, "ITEMS") {
@@ -152,7 +152,7 @@ fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answer
     }
     let there = filter.capacity.map_or_else(|| "its window".to_owned(), |capacity| format!("{capacity} keys"));
     let message = format!(
-        "key spaces are created in the configuration, and this one has room for {there} at a rate of {:e}; change its filter",
+        "key spaces are created in the configuration, and this key space has room for {there} at a rate of {:e}; change its filter",
         filter.false_positive_rate
     );
     Err(("ERR", message))

@@ -123,7 +123,7 @@ fn missing_features_are_reported_with_the_options_that_avoid_them() {
             "the brokers do not support DeleteRecords",
             "set state.changelog and repartition to false",
         ),
-        (METADATA, Some(9), "topic_ids", "the brokers have no topic IDs", "do not recreate topics of a group"),
+        (METADATA, Some(9), "topic_ids", "the brokers do not support topic IDs", "do not recreate topics of a group"),
     ] {
         without(limited, most);
         let (code, report) = check(&stream.setup, &[]);
@@ -176,7 +176,7 @@ fn worker_runs_on_brokers_that_reject_optional_topic_settings() {
     refuse("cleanup.policy");
     let (code, report) = check(&stream.setup, &[]);
     assert_eq!(code, Some(78), "{report}");
-    let words = "even with only the settings cleanup.policy=delete, retention.ms=-1, retention.bytes=-1, which prevent the loss of records";
+    let words = "even with only the settings cleanup.policy=delete, retention.ms=-1, retention.bytes=-1, which prevent data loss";
     assert!(messages(&report).contains(words), "{report}");
 
     refuse("segment.bytes");

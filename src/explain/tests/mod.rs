@@ -41,7 +41,7 @@ struct Arrival {
     number: u64,
     /// Milliseconds since the previous record.
     after: i64,
-    /// Milliseconds by which the record's own time lags behind.
+    /// Milliseconds between the record's own time and the current time.
     behind: i64,
     retracts: bool,
     /// True if the transaction ends after this record.

@@ -1,7 +1,7 @@
 //! Applies the records of changelogs to states, continuously.
 //!
-//! Owns the progress of each partition. Must never report a state as ready before the state contains everything that was committed when
-//! loading began. Must never block queries for longer than it takes to apply a few keys.
+//! Tracks the progress of each partition. A state is reported as ready only after it contains everything that was committed when loading
+//! began. A query is never blocked for longer than it takes to apply a few keys.
 
 use crate::broker::{ChangelogTail, Logged, TailEvent as Event};
 use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
@@ -48,7 +48,7 @@ struct PartitionApplier<'a> {
     /// The last known end of the changelog. `log` is the id of its topic.
     end: Offset,
     log: Option<Arc<str>>,
-    /// The oldest watermarks whose end is not reached yet. When it is reached, the state contains everything that was committed when these
+    /// The oldest watermarks with an end that is not reached yet. At this end, the state contains everything that was committed when these
     /// watermarks were requested.
     awaited: Option<Watermarks>,
     standing: Standing,
@@ -240,7 +240,7 @@ impl<'a> PartitionApplier<'a> {
         self.reading = Reading::Reload;
     }
 
-    /// Publishes the loading progress and the time up to which the state is current.
+    /// Publishes the loading progress and the time of the state.
     fn update_progress(&mut self) {
         if matches!(self.reading, Reading::Reload | Reading::Failed) {
             return;

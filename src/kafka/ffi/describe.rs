@@ -1,6 +1,6 @@
-//! Descriptions of topics by the brokers: the id, which changes if a topic is recreated, and this user's permissions on the topic.
+//! Topic descriptions from the brokers: the topic id, which changes if the topic is recreated, and this user's permissions on the topic.
 //!
-//! Owns the request to the brokers. Must never cache the answer, because a topic may be recreated at any time.
+//! Sends a new request each time and never caches the answer, because a topic may be recreated at any time.
 
 use super::error::TransactionError;
 use super::queue::Queue;
@@ -36,7 +36,7 @@ impl<T> Drop for Owned<T> {
 }
 
 pub(in crate::kafka) struct Described {
-    /// The id, in the format of Kafka's tools. Brokers before Kafka 2.8 return none.
+    /// The id, in the format of Kafka's tools. `None` with brokers before Kafka 2.8.
     pub(in crate::kafka) id: Option<String>,
     /// The operations that this user may perform, as numbers of Kafka's protocol. `None` if the brokers do not return them.
     operations: Option<Vec<u32>>,

@@ -1,6 +1,6 @@
 //! Errors of librdkafka's calls that return an `rd_kafka_error_t`. Most of them are transaction calls.
 //!
-//! Owns a copy of the error. Must never decide how to handle it.
+//! Copies each error out of librdkafka. The callers decide how to handle the error.
 
 use rdkafka::bindings as rd;
 use rdkafka::error::RDKafkaErrorCode;
@@ -19,7 +19,7 @@ pub(in crate::kafka) struct TransactionError {
 }
 
 impl TransactionError {
-    /// Takes ownership of the result of a call.
+    /// Converts the result of a call and destroys librdkafka's error.
     ///
     /// # Safety
     /// `error` is null, or the result of a librdkafka call that nobody else destroys.

@@ -1,8 +1,8 @@
 //! A consumer that returns records in batches.
 //!
-//! Owns the consumer and a separate queue for the records of its partitions. All other events stay in the consumer's own queue. Above all,
-//! rebalances must stay there: if librdkafka's batch call finds a rebalance in its queue, librdkafka answers the rebalance by itself. Must
-//! never lose a record between the two queues.
+//! The records of the consumer's partitions go to a separate queue. All other events stay in the consumer's own queue. In particular,
+//! rebalances must stay in the consumer's queue: if librdkafka's batch call finds a rebalance in its queue, librdkafka answers the
+//! rebalance by itself. No record may get lost between the two queues.
 
 use super::login::LoggedIn;
 use super::message::Message;
@@ -18,9 +18,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Interval at which partitions are forwarded to the record queue again. librdkafka undoes the forwarding when it stops fetching a
-/// partition. A seek also stops fetching, but only some time after the call has returned, so forwarding once after each seek would not
-/// suffice.
+/// Interval for forwarding partitions to the record queue again. librdkafka undoes the forwarding when it stops fetching a partition. A
+/// seek also stops fetching, but only some time after the call has returned, so forwarding once after each seek would not suffice.
 const FORWARD_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A consumer and its record queue. Fields are dropped in their order. The consumer must be the last field, because the queues belong to
@@ -90,7 +89,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
         self.partitions.borrow_mut().retain(|partition| keep(&partition.of));
     }
 
-    /// Appends up to `count` messages to `into`. If there are none, waits up to `wait` for a message or another event.
+    /// Appends up to `count` messages to `into`. If no message is available, waits up to `wait` for a message or another event.
     pub(in crate::kafka) fn take<'a>(&'a self, count: usize, wait: Duration, into: &mut Vec<Message<'a>>) {
         if self.forwarded.get().elapsed() > FORWARD_INTERVAL {
             self.partitions.borrow().iter().for_each(|partition| partition.queue.forward(Some(&self.records)));
@@ -119,7 +118,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
     }
 
     /// Returns the offset after the last taken message of each partition. Control records and errors count as messages. Returns `None` for
-    /// a partition from which no message was taken since the last assignment or seek.
+    /// a partition if no message was taken since its last assignment or seek.
     pub(in crate::kafka) fn positions(&self, partitions: &[&TopicPartition]) -> Vec<Option<Offset>> {
         let mut list = TopicPartitionList::with_capacity(partitions.len());
         for of in partitions {
@@ -153,8 +152,8 @@ impl<C: ConsumerContext + 'static> Drop for Fetcher<C> {
     }
 }
 
-/// A copy of a consumer's group metadata. A producer sends it with the offsets of a transaction, so that brokers can check that the
-/// consumer is a member of the group.
+/// A copy of a consumer's group metadata. A producer sends the metadata with the offsets of a transaction. Brokers use the metadata to
+/// check that the consumer is a member of the group.
 pub struct GroupMetadata(NonNull<rd::rd_kafka_consumer_group_metadata_t>);
 
 // SAFETY: the copy belongs to no client and no thread and is only read.
@@ -166,8 +165,8 @@ impl GroupMetadata {
         NonNull::new(unsafe { rd::rd_kafka_consumer_group_metadata(consumer.client().native_ptr()) }).map(Self)
     }
 
-    /// The generation, if the metadata contains a generation and a member id. If it contains neither, brokers do not check that the writer
-    /// is a member.
+    /// The generation. `None` if the metadata lacks a generation or a member id. Without both, brokers do not check that the writer is a
+    /// member of the group.
     pub(in crate::kafka) fn generation(&self) -> Option<i32> {
         // SAFETY: the metadata is alive and owns the text.
         let (generation, member) = unsafe {

@@ -1,6 +1,7 @@
 //! The headers of a message to be produced.
 //!
-//! Owns the list of headers until librdkafka takes the list over. Must never change the headers of a consumed message.
+//! Frees the list of headers, unless librdkafka has taken over the list. The headers of a consumed message are only copied and never
+//! changed.
 
 use super::{Message, raw};
 use crate::broker::Record as _;
@@ -38,8 +39,8 @@ impl Headers {
 
     /// Removes all headers with this name.
     pub(in crate::kafka) fn remove(&mut self, name: &CStr) {
-        // SAFETY: we own the list, and the name is a C string. The call fails only if there is no such header, or if the list is read-only,
-        // which ours is not.
+        // SAFETY: we own the list, and the name is a C string. The call fails only if the header does not exist or the list is read-only,
+        // and our list is not read-only.
         unsafe { rd::rd_kafka_header_remove(self.0.as_ptr(), name.as_ptr()) };
     }
 
@@ -47,7 +48,7 @@ impl Headers {
         let length = |bytes: usize| isize::try_from(bytes).unwrap_or(isize::MAX);
         let (start, bytes) = raw(value);
         // SAFETY: we own the list. The name and the value have the given lengths, or the value is null. librdkafka copies both. The call
-        // fails only if the list is read-only, which ours is not.
+        // fails only if the list is read-only, and our list is not read-only.
         unsafe {
             rd::rd_kafka_header_add(self.0.as_ptr(), name.as_ptr().cast(), length(name.len()), start, length(bytes));
         }

@@ -1,7 +1,8 @@
 //! Clients that log in with a bearer token.
 //!
-//! Owns the handover of tokens to librdkafka. librdkafka accepts a token at any time from any thread and needs no poll for it, so idle
-//! clients get their tokens too. Must never forward librdkafka's messages, because they may contain the token.
+//! Passes each new token to librdkafka. librdkafka accepts a token at any time, from any thread, and without a poll, so idle clients get
+//! their tokens too. If librdkafka rejects a token, the client reports librdkafka's message. The message quotes the token only if the token
+//! has invalid characters, and a `Token` never does.
 
 use crate::config::OAuth;
 use crate::oauth::{Subscriber, Subscription, Token, Tokens};
@@ -20,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A client that gets each new token, if it uses OAuth. Fields are dropped in their order. The subscription must be before the client,
-/// because it calls the client.
+/// because the subscription calls the client.
 pub(in crate::kafka) struct LoggedIn<T> {
     _subscription: Option<Subscription>,
     client: T,

@@ -1,6 +1,6 @@
 //! A record in librdkafka's memory. Nothing is copied.
 //!
-//! Owns the message until it is dropped. Must never outlive the consumer that read it.
+//! Dropping a `Message` frees librdkafka's message. A `Message` borrows the fetcher, so it cannot outlive the consumer that read it.
 
 use crate::broker::Record;
 use crate::record::{Offset, Timestamp, TimestampType};
@@ -14,7 +14,7 @@ use std::ptr::{NonNull, null, null_mut};
 #[repr(transparent)]
 pub struct Message<'a> {
     message: NonNull<rd::rd_kafka_message_t>,
-    /// A borrow of the fetcher, because its consumer must outlive the message.
+    /// A borrow of the fetcher, because the fetcher's consumer must outlive the message.
     fetcher: PhantomData<&'a ()>,
 }
 
@@ -54,7 +54,7 @@ impl Record for Message<'_> {
         if topic.is_null() {
             return "";
         }
-        // SAFETY: the message holds a reference to its topic, which keeps its name. Kafka's topic names are ASCII.
+        // SAFETY: the message holds a reference to its topic, and the topic keeps its name. Kafka's topic names are ASCII.
         let name = unsafe { CStr::from_ptr(rd::rd_kafka_topic_name(topic)) };
         name.to_str().unwrap_or_default()
     }

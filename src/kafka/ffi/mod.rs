@@ -1,9 +1,9 @@
 //! Direct calls of librdkafka, for code that runs for every record and for functions that rdkafka does not wrap. For every record,
 //! rdkafka's wrappers would cost more CPU time than the Kafka client itself.
 //!
-//! Owns the only `unsafe` code of `kafka`, behind safe interfaces. Must never decide how to handle a failure: `source` and `sink` do.
+//! Contains the only `unsafe` code of `kafka`, behind safe interfaces. The callers decide how to handle a failure.
 //!
-//! Every `unsafe` block explains why it is sound. All of them rely on two facts:
+//! Every `unsafe` block explains why it is sound. All explanations rely on two facts:
 //! - A client lives as long as the [`Fetcher`] or [`Producer`] that owns it, and everything created from the client is destroyed first.
 //!   Messages borrow the fetcher. Queues and topic handles are fields that are dropped before the client.
 //! - Any thread may call librdkafka's functions. A pointer that librdkafka returns is valid until the object it came from is destroyed.
@@ -31,7 +31,7 @@ pub(super) use producer::{Producer, ProducerRecord, Reports, Timestamped, Undeli
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;
 
-/// Converts a timeout to milliseconds. Rounds up, so that only a zero timeout becomes 0.
+/// Converts a timeout to milliseconds. Rounds up, because only a zero timeout may become 0.
 fn millis(duration: Duration) -> c_int {
     c_int::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
 }

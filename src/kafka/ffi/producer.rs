@@ -1,6 +1,7 @@
 //! A producer that reports failed records and the offsets of records with a certain tag.
 //!
-//! Owns the client, its topic handles, and its event queue. Must never drop a record silently.
+//! Keeps the client, its topic handles, and its event queue. A record is never dropped silently: a failed record causes an error from
+//! `send` or a call of `Reports::failed`.
 
 use super::login::LoggedIn;
 use super::queue::Queue;
@@ -149,7 +150,7 @@ impl<C: Reports> Producer<C> {
             field(V::RD_KAFKA_VTYPE_TIMESTAMP, U { i64_: record.timestamp.native() }),
             field(V::RD_KAFKA_VTYPE_HEADERS, U { headers }),
         ];
-        // The headers are the last field and are left out if there are none.
+        // The headers are the last field. Leave the field out if the record has no headers.
         let count = fields.len() - usize::from(headers.is_null());
         // SAFETY: the client and the handle are alive. Each tag matches the union field that librdkafka reads for it. The key and the value
         // have the given lengths, and librdkafka copies them. We own the result.
@@ -220,7 +221,7 @@ impl<C: Reports> Producer<C> {
         }
     }
 
-    /// Waits until all records are delivered or failed and handles events meanwhile. Returns `false` on a timeout.
+    /// Handles events until all records are delivered or failed. Returns `false` on a timeout.
     pub(in crate::kafka) fn flush(&self, timeout: Duration) -> bool {
         let began = Instant::now();
         loop {
@@ -285,7 +286,8 @@ impl<C: Reports> Drop for Producer<C> {
 }
 
 /// Called by librdkafka while it creates a client. Registers callbacks for each request that is sent, each response, and each record that
-/// was written or has failed. The callbacks run on the thread that receives the response. Only they can read the broker's error message.
+/// was written or has failed. The callbacks run on the thread that receives the response. Only these callbacks can read the broker's error
+/// message.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: *const rd::rd_kafka_conf_t,
@@ -384,7 +386,7 @@ fn topic_of(message: &rd::rd_kafka_message_t) -> std::borrow::Cow<'_, str> {
     if message.rkt.is_null() {
         return "".into();
     }
-    // SAFETY: the message holds a reference to its topic, which keeps its name.
+    // SAFETY: the message holds a reference to its topic, and the topic keeps its name.
     unsafe { text(rd::rd_kafka_topic_name(message.rkt)) }
 }
 

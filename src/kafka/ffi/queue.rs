@@ -1,6 +1,6 @@
 //! librdkafka's event queues.
 //!
-//! Owns a reference to a queue. Must never outlive the queue's client.
+//! A `Queue` holds a reference to a librdkafka queue and must be dropped before the queue's client.
 
 use rdkafka::bindings as rd;
 use std::ptr::NonNull;
