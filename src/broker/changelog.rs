@@ -1,6 +1,6 @@
 //! Traits of the clients that read, follow, and trim changelogs.
 //!
-//! Owns the decision that a changelog has been read to its end. Must never decode a record.
+//! Decides when a changelog has been read to its end. This module never decodes a record.
 #![allow(clippy::missing_errors_doc, reason = "each method returns the errors of librdkafka")]
 
 use super::Error;
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 const READ_MAX: usize = 1000;
 
-/// The number of consecutive polls with a fetch error after which [`ChangelogReader::read`] returns [`ReadEnd::Failed`].
+/// The maximum number of consecutive polls with a fetch error. After the last of them, [`ChangelogReader::read`] returns
+/// [`ReadEnd::Failed`].
 const READ_ERRORS_MAX: u32 = 10;
 
 /// The longest wait for records in one poll, and the pause after an error. A stop request is noticed within this time.
@@ -24,7 +25,7 @@ pub struct Logged<'a> {
     pub value: &'a [u8],
 }
 
-/// The reason why [`ChangelogReader::read`] returned.
+/// The result of [`ChangelogReader::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
     /// The reader has reached the end, `take` has returned false, or `stop` has returned true.
@@ -93,7 +94,7 @@ pub trait ChangelogReader {
 /// An event in a partition that a [`ChangelogTail`] reads.
 pub enum TailEvent<'m> {
     Record(Logged<'m>),
-    /// All records below this offset were read, and there are no more yet.
+    /// All records below this offset have been read. More records may follow later.
     End(Offset),
     /// The position is outside the log, and the tail has stopped reading the partition.
     OutOfRange,

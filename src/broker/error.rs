@@ -1,18 +1,17 @@
 //! Errors of Kafka clients, and requirements that topics do not meet.
 //!
-//! Owns the error messages for the operator. Must never name a type of librdkafka.
+//! Contains the error messages for the operator. This module never refers to a type of librdkafka, because `sim` returns the same errors.
 
 /// A requirement of the configuration that a topic of the cluster does not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The input topic that cannot be read because of this problem.
     pub input: String,
-    /// An error message that names the problem and what to do about it.
+    /// An error message that describes the problem and what to do about it.
     pub message: String,
 }
 
-/// The reason why a client cannot continue. Do not retry with the same client, unless the documentation of the method states that errors
-/// can be retried.
+/// An error that stops a client. Do not retry with the same client unless the method's documentation says that errors can be retried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -31,7 +30,7 @@ pub enum Error {
     /// The brokers respond but reject this client. Retrying does not help.
     #[error("{advice} ({reason})")]
     Refused {
-        /// The advice for the operator, such as to grant a permission.
+        /// The advice for the operator, for example to grant a permission.
         advice: String,
         reason: String,
     },

@@ -1,7 +1,7 @@
 //! Partitions whose last fetch failed.
 //!
-//! Owns the times at which the worker seeks these partitions back to their positions. Must never let a record through that may follow a
-//! gap.
+//! Decides when the worker seeks these partitions back to their positions. Records that arrive before the seek may follow a gap, so this
+//! module never forgets a partition by itself.
 
 use crate::record::TopicPartition;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Errored {
         .collect()
     }
 
-    /// Removes the partitions for which `of` returns true. Called after a seek, an assignment, or a revocation.
+    /// Removes the partitions that `of` selects. Call this method after a seek, an assignment, or a revocation.
     pub(crate) fn forget(&mut self, of: impl Fn(&TopicPartition) -> bool) {
         self.0.retain(|(partition, _)| !of(partition));
     }

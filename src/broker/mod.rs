@@ -1,6 +1,7 @@
 //! The interface between the worker and Kafka.
 //!
-//! `kafka` implements these traits with librdkafka. In test builds, `sim` implements them in memory. Must never name a type of librdkafka.
+//! `kafka` implements these traits with librdkafka. In test builds, `sim` implements them in memory. This module never refers to a type of
+//! librdkafka.
 //!
 //! A method that returns a `Result` passes on the error of the client, as an [`Error`] or a [`ClientError`].
 #![allow(clippy::missing_errors_doc, reason = "documented once, in the module")]
@@ -99,7 +100,7 @@ pub enum Rebalance {
     /// This consumer must release these partitions or has already lost them.
     Revoked {
         partitions: Vec<TopicPartition>,
-        /// True if other members may already own the partitions. It is then too late to commit.
+        /// True if other members may already own the partitions. A commit would then be too late.
         lost: bool,
     },
 }
@@ -152,8 +153,8 @@ pub trait Consumer {
 
     fn subscribe(&self, topics: &[&str]) -> Result<(), Error>;
     /// Waits up to `timeout` and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued or
-    /// `batch.out_of_range` is set. Errors are permanent: afterwards, this consumer cannot read again. After [`Error::Fenced`], a new
-    /// consumer can take the static name back.
+    /// `batch.out_of_range` is set. Errors are permanent: this consumer cannot read again. After [`Error::Fenced`], a new consumer can take
+    /// the static name back.
     fn poll<'a>(&'a self, batch: &mut Batch<Self::Record<'a>>, records: usize, timeout: Duration) -> Result<(), Error>;
     fn has_rebalance(&self) -> bool;
     fn next_rebalance(&self) -> Option<Rebalance>;
@@ -169,9 +170,9 @@ pub trait Consumer {
     fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Returns the high watermark of a partition as of its last fetch, or `None` before its first fetch.
     fn end(&self, partition: &TopicPartition) -> Option<Offset>;
-    /// Returns, for each partition, the offset up to which the consumer has read, including control records. The offset is `None` from a
-    /// seek until the first record, and from a fetch error until the seek. It is always `None` if the consumer reports [`Batch::ends`],
-    /// because librdkafka counts the end of a partition as a record.
+    /// Returns, for each partition, the offset after the last record that the consumer has read, including control records. The offset is
+    /// `None` from a seek until the first record, and from a fetch error until the seek. It is always `None` if the consumer reports
+    /// [`Batch::ends`], because librdkafka counts the end of a partition as a record.
     fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
     /// Returns the last stable offset of a partition. Waits for at most a second.
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error>;
@@ -190,11 +191,11 @@ pub trait Consumer {
     /// Returns the ids of topics by name. The map is empty if the brokers are older than Kafka 2.8, which introduced topic ids. Errors can
     /// be retried.
     fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error>;
-    /// Returns the offset of the first record with a timestamp of `time` or later, or `None` if there is no such record. Errors can be
+    /// Returns the offset of the first record with a timestamp of `time` or later, or `None` if all timestamps are earlier. Errors can be
     /// retried.
     fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error>;
     fn membership(&self) -> Option<Self::Membership>;
-    /// Returns the group's generation, or `None` if this consumer is not a member at present.
+    /// Returns the group's generation, or `None` if this consumer is not currently a member.
     fn generation(&self) -> Option<i32>;
     /// Commits offsets outside a transaction.
     fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<(), ClientError>;
@@ -214,7 +215,7 @@ pub struct ProducerOptions<'a> {
 pub enum OutgoingTime {
     /// The time in milliseconds. 0 becomes 1, because librdkafka interprets 0 as "now".
     At(Timestamp),
-    /// The time at which the client accepts the record.
+    /// The time when the client accepts the record.
     Now,
     Never,
 }
@@ -285,15 +286,15 @@ pub trait ProducerClient<B: Broker> {
     fn take_failures(&self) -> Vec<DeliveryFailure>;
     /// Takes the offsets of changelog records (tag 0) written since the last call, in order.
     fn take_written(&self) -> BTreeMap<TopicPartition, Vec<Offset>>;
-    /// True if a `TxnOffsetCommit` or `EndTxn` request of this producer was sent more than once or was not answered, so that a copy may
-    /// still arrive.
+    /// True if this producer has sent a `TxnOffsetCommit` or `EndTxn` request more than once or has not received an answer. A copy of the
+    /// request may then still arrive.
     fn has_late_request(&self) -> bool;
 }
 
 /// The cluster metadata of the configured topics.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
-    /// The partition counts of the existing topics that the configuration names, and of the internal topics.
+    /// The partition counts of the configured topics that exist, and of the internal topics.
     pub partitions: BTreeMap<String, u32>,
     /// The maximum batch size in bytes that every output accepts.
     pub batch_bytes: usize,
@@ -308,7 +309,7 @@ pub enum ErrorCode {
     /// Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open for too long.
     Fenced,
     QueueFull,
-    /// The call is not allowed in the client's state, such as in a failed transaction.
+    /// The state of the client does not allow the call, for example because the transaction has failed.
     State,
     Fatal,
     PurgedQueue,
@@ -354,8 +355,8 @@ impl fmt::Display for ClientError {
     }
 }
 
-/// Returns the age at which a transaction can no longer be committed, because librdkafka drops its unwritten records or the brokers abort
-/// it.
+/// Returns the maximum age of a transaction that can still be committed. Older transactions fail, because librdkafka drops their unwritten
+/// records or the brokers abort them.
 pub fn delivery_timeout(config: &Config) -> Duration {
     let set = ["message.timeout.ms", "topic.message.timeout.ms"].into_iter().filter_map(|name| config.kafka.properties.get(name));
     // In librdkafka, zero means no limit.

@@ -1,6 +1,6 @@
 //! The metadata of committed offsets.
 //!
-//! Owns the text format. Must never decide how to react to the metadata.
+//! Defines the text format. This module never decides how to react to the metadata.
 
 use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::fmt;
 /// The metadata of a committed offset. Metadata from other programs is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note {
-    /// The offset at which the group started. No record below this offset was judged.
+    /// The group's start offset. No record below this offset was judged.
     pub first: Option<Offset>,
     /// Stream time at the commit. A warm-up must not advance stream time past this value.
     pub stream_time: Option<Timestamp>,

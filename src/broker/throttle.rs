@@ -1,8 +1,8 @@
 //! Rate limits for log lines: each distinct problem is logged immediately and then at most every ten seconds, with the number of suppressed
 //! lines.
 //!
-//! Owns the times of the last lines, for all clients of the process, because they all see the same problems. Must never suppress a problem
-//! that was not logged yet.
+//! Keeps the time of the last line about each problem. All clients of the process share these times, because they all see the same
+//! problems. This module never suppresses a problem that has not been logged yet.
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;

@@ -1,7 +1,6 @@
 //! Selects the topics of a cluster that match the patterns of a configuration and detects when the selection changes.
 //!
-//! Owns the choice of matching topics that are left out because they cannot be read. Must never leave out a topic that the configuration
-//! names.
+//! Leaves out matching topics that cannot be read. This module never leaves out a topic that the configuration lists by name.
 
 use super::{Broker, Cluster, Error, Problem};
 use crate::config::{Config, LeftOut, Topic};
@@ -11,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The limit for doubling the interval at which the topics are listed. A longer configured interval is not shortened.
+/// The maximum interval after doubling. A longer configured interval is not shortened.
 const INTERVAL_MAX: Duration = Duration::from_secs(8 * 60);
 /// The longest time that a change of the topics waits for rebuilds to finish.
 const REBUILD_WAIT: Duration = Duration::from_secs(10 * 60);
@@ -36,7 +35,7 @@ impl Resolved {
     }
 }
 
-/// Finds the topics that a configuration names or that match its patterns. Creates missing internal topics.
+/// Finds the topics that a configuration lists by name or that match its patterns. Creates missing internal topics.
 ///
 /// # Errors
 /// Fails like [`Broker::discover`]. If all problems are with topics that match a pattern, leaves these topics out instead of failing. Also
@@ -122,7 +121,8 @@ pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
     config.expand(names.iter().map(String::as_str)).map_err(Error::Fatal)
 }
 
-/// Returns the configuration of a server. It contains the topics that `config` names, and the matching topics that have a changelog.
+/// Returns the configuration of a server. It contains the topics that `config` lists by name, and the matching topics that have a
+/// changelog.
 ///
 /// # Errors
 /// Returns an error if no broker answers, or if too many topics match its patterns.
@@ -136,7 +136,7 @@ pub fn followed<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
     Ok(config.only(|topic| !config.is_matched(topic) || is_logged(topic)))
 }
 
-/// Publishes in the status which topics are left out. Logs a topic unless the status already shows it with the same reason.
+/// Publishes the left-out topics in the status. Logs a topic unless the status already shows it with the same reason.
 pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     let known = stats.left_out();
     for left_out in left_out.iter().filter(|left_out| !known.contains(left_out)) {
@@ -145,7 +145,7 @@ pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     stats.set_left_out(left_out);
 }
 
-/// A change of the topics for which the workers have not been restarted yet.
+/// A change of the topics that still requires a restart of the workers.
 #[derive(Default)]
 struct Pending {
     lost: BTreeSet<String>,
@@ -153,9 +153,9 @@ struct Pending {
 }
 
 impl Pending {
-    /// True if the workers must restart without the `lost` topics, or with new ones. A topic counts as lost only if two consecutive lists
-    /// lack it, because a list may be incomplete. A change waits for running rebuilds, because a restart would make them start from the
-    /// beginning.
+    /// True if the workers must restart without the `lost` topics, or with new ones. A topic counts as lost only if it is missing from two
+    /// consecutive lists, because a list may be incomplete. A change waits for running rebuilds, because a restart would make them start
+    /// from the beginning.
     fn is_due(&mut self, lost: BTreeSet<String>, is_rebuilding: bool, now: Instant) -> bool {
         let is_sure = lost.is_subset(&self.lost);
         self.lost = lost;

@@ -1,13 +1,13 @@
 //! Headers that are added to a record before it is written.
 //!
-//! Owns one reusable buffer for their values, so that a record allocates nothing. Must never hold a header of the record itself.
+//! Stores the values in one reusable buffer to avoid an allocation per record. This module never stores the record's own headers.
 
 use std::ffi::CStr;
 use std::fmt::{Display, Write};
 
 #[derive(Debug, Default)]
 pub struct AddedHeaders {
-    /// Names, each with the offset in `values` at which its value ends.
+    /// Names, each with the end offset of its value in `values`.
     names: Vec<(&'static CStr, usize)>,
     values: String,
     /// See [`AddedHeaders::replace`].
@@ -28,8 +28,8 @@ impl AddedHeaders {
         self.names.push((name, self.values.len()));
     }
 
-    /// Adds a header with a numeric value. Formats the number much faster than [`Display`] does, which matters because every written record
-    /// of a topic can get such headers.
+    /// Adds a header with a numeric value. Formats the number much faster than [`Display`] does. The speed matters, because every written
+    /// record of a topic can get such headers.
     pub fn push_number(&mut self, name: &'static CStr, value: i64) {
         self.push_text(name, itoa::Buffer::new().format(value));
     }
@@ -40,8 +40,8 @@ impl AddedHeaders {
         self.names.push((name, self.values.len()));
     }
 
-    /// Marks headers with these names for removal from the record, regardless of who wrote them, so that no reader mistakes them for
-    /// headers of unseen.
+    /// Marks all headers with these names for removal from the record, even if another program wrote them. Otherwise, readers would mistake
+    /// them for headers of unseen.
     pub const fn replace(&mut self, names: &'static [&'static CStr]) {
         self.replaced = names;
     }

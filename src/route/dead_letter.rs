@@ -1,7 +1,7 @@
-//! The headers of dead letters. Except for `unseen-timestamp`, they have the names that Kafka Connect uses, so that tools for Kafka
-//! Connect can read them.
+//! The headers of dead letters. Except for `unseen-timestamp`, they have the names that Kafka Connect uses, so tools for Kafka Connect can
+//! read them.
 //!
-//! Owns writing and reading these headers. Must never mistake a dead letter of another program for a dead letter of unseen.
+//! Writes and reads these headers. This module never mistakes another program's dead letter for a dead letter of unseen.
 
 use super::added_headers::AddedHeaders;
 use crate::record::{Invalid, Offset, Reason, Timestamp, Verdict};
@@ -42,7 +42,7 @@ pub struct DeadLetter<'h> {
     pub topic: &'h str,
     pub partition: i32,
     pub reason: &'h str,
-    /// The verdict, or `None` if only a newer version knows the reason.
+    /// The verdict, or `None` if this version does not know the reason.
     pub verdict: Option<Verdict>,
     /// The time in the header `unseen-timestamp`, if the dead letter has this header.
     pub time: Option<Timestamp>,
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn only_the_headers_that_were_added_last_are_read() {
-        // Kafka Connect adds headers with the same names but another stage, and tools add headers after those of unseen.
+        // Kafka Connect adds headers with the same names but another stage, and tools add headers after unseen's headers.
         let connect = [("__connect.errors.topic", Some("other")), ("__connect.errors.stage", Some("VALUE_CONVERTER"))];
         let once = written(&connect, Verdict::Late);
         let mut twice = written(&[], Verdict::Late);

@@ -1,7 +1,7 @@
 //! Decides where a record is written, based on its verdict, and which headers are added to the record.
 //!
-//! Owns the mapping from verdicts to routes, which depends on the topic's options, and the names and values of the headers. Must never
-//! change a verdict or know which partitions exist.
+//! Maps each verdict to a route, based on the topic's options, and defines the names and values of the headers. This module never changes a
+//! verdict and does not know which partitions exist.
 
 mod added_headers;
 pub mod dead_letter;
@@ -18,7 +18,7 @@ use std::ffi::CStr;
 const VERDICT: &CStr = c"unseen-verdict";
 const SPACE: &CStr = c"unseen-space";
 const FILTER: &CStr = c"unseen-filter";
-/// Start time of the slice into which a duplicate's key was inserted, in milliseconds since the epoch.
+/// Start time of the slice that a duplicate's key was inserted into, in milliseconds since the epoch.
 const SINCE: &CStr = c"unseen-since";
 const TOPIC: &CStr = c"unseen-topic";
 const PARTITION: &CStr = c"unseen-partition";
@@ -86,7 +86,7 @@ pub fn of(topic: &Topic, verdict: Verdict) -> Route {
 /// Amount of detail in the headers that explain a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// All headers. For a duplicate, contains the start time of the slice into which its key was inserted, in milliseconds since the epoch,
+    /// All headers. For a duplicate, contains the start time of the slice that its key was inserted into, in milliseconds since the epoch,
     /// if known.
     Full(Option<Timestamp>),
     /// For records that would be too large with all headers. With `on_duplicate = "mark"`, only the verdict is added, and otherwise no

@@ -24,7 +24,7 @@ impl Simulation {
         SimBroker(self.clone())
     }
 
-    /// Sends a metadata request to the first broker that is up and that the client can reach, or to broker 0 if there is none.
+    /// Sends a metadata request to the first available broker that the client can reach, or to broker 0 if the client cannot reach any.
     fn ask<T: Send + 'static>(
         &self,
         client: ClientId,
@@ -136,7 +136,7 @@ impl Broker for SimBroker {
             let topic = name.clone();
             let made = match found {
                 0 => self.0.ask(client.id, TIMEOUT, move |world| match world.cluster.create_topic(&topic, wanted, changelog_options()) {
-                    // Another process has created the topic in the meantime.
+                    // Another process created the topic first.
                     Err(Code::TopicExists) => Ok(()),
                     made => made,
                 }),
@@ -183,7 +183,7 @@ fn problem(topic: &Topic, message: String) -> Problem {
     Problem { input: topic.input.clone(), message }
 }
 
-/// Returns the internal topics, like `kafka::changelog::ensure`. Each has the configured topic that needs it and its partition count. An
+/// Returns the internal topics, like `kafka::changelog::ensure`. Each has its partition count and the configured topic that needs it. An
 /// existing repartition topic keeps its partition count.
 fn internal<'c>(
     config: &'c Config,

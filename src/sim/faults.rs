@@ -69,8 +69,8 @@ pub struct Faults {
     /// The requests that can arrive late. A late `EndTxn` or `TxnOffsetCommit` can affect a later transaction of the same producer epoch
     /// (KIP-890). A late `AddPartitionsToTxn` or `AddOffsetsToTxn` can open a transaction that ends only when it times out. A late
     /// `InitProducerId` fences the producer that sent it, and a late `JoinGroup` disturbs the group (KAFKA-20985). A late `OffsetCommit`
-    /// can reset a committed offset to an earlier one. No client can prevent this, so [`Faults::none`] does not list `OffsetCommit`. Late
-    /// copies of other requests have no effect.
+    /// can reset a committed offset to an earlier one. No client can prevent such a reset, so [`Faults::none`] does not list
+    /// `OffsetCommit`. Late copies of other requests have no effect.
     pub late_apis: &'static [Api],
     /// The maximum delay of a late request.
     pub late_by: Duration,
@@ -82,8 +82,8 @@ pub struct Faults {
     pub retriable_error: u32,
     pub fetch_error: u32,
     pub queue_full: u32,
-    /// A new producer fences the producer of an open transaction and is then fenced itself. Brokers do this to one of two producers that
-    /// start at the same moment (`TransactionCoordinator.handleInitProducerId`).
+    /// A new producer fences the producer of an open transaction and is then fenced itself. Brokers fence one of two producers that start
+    /// at the same moment (`TransactionCoordinator.handleInitProducerId`).
     pub fenced_init: u32,
     /// The markers of a transaction are written up to [`Faults::slow_by`] after its end.
     pub slow_marker: u32,

@@ -1,4 +1,4 @@
-//! The methods with which a test controls a simulation: topics, records, offsets, outages, and time.
+//! The methods that a test uses to control a simulation: topics, records, offsets, outages, and time.
 
 use super::cluster::{CommittedOffset, FormerCoordinator, FormerLeader, Isolation, NewRecord, Producer, StoredRecord, TopicOptions};
 use super::faults::{Api, Faults, RequestFault};
@@ -269,7 +269,7 @@ impl Simulation {
         world.cluster.groups.get(group)?.offsets.get(of).map(|committed| (committed.offset, committed.metadata.clone()))
     }
 
-    /// True if the group has offsets in a transaction that is open, or whose marker has not yet reached the group's coordinator.
+    /// True if the group has offsets in an open transaction, or in a transaction whose marker has not yet reached the group's coordinator.
     #[must_use]
     pub fn has_pending_offsets(&self, group: &str) -> bool {
         let world = self.lock();

@@ -198,7 +198,7 @@ struct World {
     event_number: u64,
     clients: BTreeMap<ClientId, Client>,
     cluster: Cluster,
-    /// The earliest time at which the answer to the request being served may leave the broker.
+    /// The earliest time to send the answer to the request that is being served.
     answer_after: Micros,
 }
 
@@ -294,7 +294,7 @@ impl World {
     }
 }
 
-/// Converts a duration to microseconds. Clamps long durations, so that sums of times do not overflow.
+/// Converts a duration to microseconds. Clamps long durations to keep sums of times from overflowing.
 fn micros(duration: Duration) -> Micros {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }

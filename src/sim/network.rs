@@ -72,7 +72,7 @@ enum Outcome {
     Refused { answer: Micros, code: Code },
 }
 
-/// Returns the transient error with which a broker may answer a request.
+/// Returns a transient error that a broker may return for a request.
 const fn passing_error(api: Api) -> Code {
     match api {
         Api::Fetch | Api::ListOffsets | Api::DeleteRecords => Code::NotLeader,
@@ -90,20 +90,20 @@ const fn passing_error(api: Api) -> Code {
 }
 
 impl World {
-    /// Draws the latency of a message to or from a broker. The latency of a slow broker is 200 times as long.
+    /// Draws the latency of a message to or from a broker. A slow broker's latency is 200 times as long.
     pub(super) fn latency(&mut self, node: NodeId) -> Micros {
         let (least, most) = self.options.latency;
         let slow = self.cluster.nodes[node].slow_until > self.now;
         self.random.between(least, most) * if slow { 200 } else { 1 }
     }
 
-    /// The remaining time for which a client's process is cut off from a broker, if any.
+    /// The remaining time until a client's process can reach a broker again, or `None` if the process can reach the broker now.
     pub(super) fn cut_off_for(&self, client: ClientId, node: NodeId) -> Option<Micros> {
         let process = self.clients.get(&client)?.process();
         self.processes[process].cut_off.get(&node)?.checked_sub(self.now).filter(|&time| time > 0)
     }
 
-    /// The time for which a client waits for an answer (`message.timeout.ms` for records, otherwise `socket.timeout.ms`).
+    /// A client's timeout for an answer (`message.timeout.ms` for records, otherwise `socket.timeout.ms`).
     fn answer_timeout(&mut self, client: ClientId, api: Api) -> Micros {
         let of_records = self.producer(client).map(|producer| producer.timeout).filter(|_| api == Api::Produce);
         of_records.unwrap_or_else(|| micros(TIMEOUT))
@@ -160,8 +160,8 @@ impl World {
         Outcome::Answered { served: to, answer: back + slow }
     }
 
-    /// Sends a request to a broker. `serve` runs in the broker. `answered` runs in the client with the answer or an error, unless the
-    /// client is gone by then.
+    /// Sends a request to a broker. `serve` runs in the broker. `answered` runs in the client with the answer or an error, if the client
+    /// still exists.
     pub(super) fn request<T: Send + 'static>(
         &mut self,
         client: ClientId,

@@ -22,9 +22,9 @@ pub(super) struct ProcessState {
     pub(super) signal: Signal,
     /// The signal that changes when all threads have ended.
     pub(super) ended_signal: Signal,
-    /// The brokers that the process cannot reach, each with the time at which it becomes reachable again.
+    /// The brokers that the process cannot reach, each with the time when the process can reach it again.
     pub(super) cut_off: BTreeMap<NodeId, Micros>,
-    /// The lead of the process's wall clock over the brokers' clock, in milliseconds.
+    /// The difference between the process's wall clock and the brokers' clock, in milliseconds. Positive if the process's clock is ahead.
     clock_ahead: i64,
     /// The number of client calls until the process is killed, if a test has set one.
     kill_after: Option<u64>,
@@ -45,9 +45,9 @@ pub enum Effect {
     Stop(Duration),
     /// Make the step that contains the fault point fail.
     Fail,
-    /// Delay the thread for this time, while other threads and the clients continue.
+    /// Delay the thread for the given time, while other threads and the clients continue.
     Stall(Duration),
-    /// Elect other leaders for all partitions. For up to 800 ms, their high watermarks are too low by at most this number of offsets.
+    /// Elect other leaders for all partitions. For up to 800 ms, their high watermarks are too low by at most the given number of offsets.
     Elect(Offset),
 }
 
@@ -104,7 +104,8 @@ impl World {
         }
     }
 
-    /// Counts a client call of a thread's process. If a test has limited the calls of the process, the last call kills the process.
+    /// Counts a client call by the thread's process. If a test called [`Process::kill_after_calls`], the last allowed call kills the
+    /// process.
     pub(super) fn count_call(&mut self, thread: usize) {
         let process = self.threads[thread].process;
         if let Some(left) = &mut self.processes[process].kill_after {

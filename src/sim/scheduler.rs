@@ -1,7 +1,7 @@
 //! Cooperative scheduling. Every simulated thread is an operating-system thread. Only one thread runs at a time, except that the threads of
 //! a killed process unwind at the same time.
 //!
-//! Every client call may switch threads. Most calls do not, so that a run is fast. A thread yields when it waits. When no thread can run,
+//! Every client call may switch threads. Most calls do not, to keep runs fast. A thread yields when it waits. When no thread can run,
 //! virtual time jumps to the next event or deadline. We do not use the crate `shuttle`, because it runs only closures built on its own
 //! synchronization primitives and cannot model virtual time, a killed process, or real `RocksDB` calls.
 
@@ -19,7 +19,7 @@ pub(super) struct Killed;
 
 pub(super) type Guard<'s> = MutexGuard<'s, World>;
 
-/// The real time between two checks that the running thread is not hung.
+/// The real time between two checks for a hung thread.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 thread_local! {
@@ -94,7 +94,7 @@ impl World {
         self.threads[self.running].process
     }
 
-    /// Wakes all threads of a killed process, so that they unwind. These threads do not wait for their turn.
+    /// Wakes all threads of a killed process to unwind them. These threads do not wait for their turn.
     pub(super) fn release(&self, process: usize) {
         let threads = self.live.iter().map(|&id| &self.threads[id]);
         threads.filter(|thread| thread.process == process && thread.state != State::Running).for_each(|thread| thread.turn.give());
@@ -130,7 +130,7 @@ impl World {
         self.live.iter().copied().filter(|&id| self.can_run(&self.threads[id])).nth(chosen)
     }
 
-    /// Advances time to the next event or deadline. Returns `false` if there is none, or if the time limit is exceeded.
+    /// Advances time to the next event or deadline. Returns `false` if no event or deadline is left, or if the time limit is exceeded.
     fn advance(&mut self) -> bool {
         let deadlines = self.live.iter().filter_map(|&id| match &self.threads[id] {
             Thread { process, state: State::Waiting { deadline, .. }, .. } if !self.processes[*process].is_stopped => *deadline,
@@ -332,13 +332,13 @@ impl Simulation {
     }
 
     /// Aborts the test process if no thread has made a client call since the last check. The running thread is then in an endless loop or
-    /// waits for something that the scheduler cannot see, such as a lock that a parked thread holds. Such a thread cannot be unwound, so
-    /// the test could not end.
+    /// waits for something that the scheduler cannot see, such as a lock that a parked thread holds. Unwinding such a thread is impossible,
+    /// so the test could not end.
     fn check_progress(&self, steps: &Cell<Option<u64>>) {
         let world = self.lock();
         if steps.replace(Some(world.steps)) == Some(world.steps) {
             let thread = &world.threads[world.running];
-            eprintln!("seed {}: the thread {:?} keeps its turn and does not call the seam, {}", world.seed, thread.name, world.dump());
+            eprintln!("seed {}: thread {:?} hangs: it has not made a client call for a minute, {}", world.seed, thread.name, world.dump());
             std::process::abort();
         }
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The number of records after which a topic gets a warning if none of them has any part of the compared content.
+/// The number of records to check before a topic gets a warning that none of them has any part of the compared content.
 const EMPTY_MAX: u64 = 1000;
 
 /// Counts of the contents that were read for `emit = "on_change"`. If the content is in the value, tombstones are not counted.
@@ -58,7 +58,7 @@ struct TimedSample {
 }
 
 impl SharedContents {
-    /// Creates the sample of a topic with this number of keys per window, if known.
+    /// Creates the sample of a topic. `keys` is the topic's number of keys per window, if known.
     pub(super) fn new(keys: Option<u64>, compare: CompareContent) -> Self {
         let sample = TimedSample { sample: ContentSample::new(keys), minute: runtime::now() };
         Self { compare, halvings: AtomicU32::new(0), sample: Mutex::new(sample) }

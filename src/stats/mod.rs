@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Upper bounds of the buckets of a worker's [`Histogram`], in seconds. One more bucket counts everything above.
+/// Upper bounds of the buckets of a worker's [`Histogram`], in seconds. One more bucket counts all longer durations.
 pub const BUCKETS: [f64; 17] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
 /// Counts of all workers. They start at 0 with the process and again when the topics that match a pattern change.
@@ -52,9 +52,9 @@ pub struct Stats {
     /// Time from the assignment of a partition until its state is restored.
     pub restore_time: Histogram,
     /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds. While
-    /// there are no topics, and therefore no producers, this is the time of the last answer to a request for the topics.
+    /// there are no topics, and therefore no producers, answers to requests for the topics count instead.
     pub broker_contact: LastTime,
-    /// Time at which each worker thread last started a round of its loop or retried a request.
+    /// Last time that each worker thread started a round of its loop or retried a request.
     pub rounds: Vec<LastTime>,
     times_checked: LastTime,
     left_out: Mutex<Vec<LeftOut>>,
@@ -134,9 +134,9 @@ pub struct Totals {
 
 #[derive(Clone, Debug, Default)]
 pub struct WorkerReport {
-    /// True while the worker is a member of the group and knows its partitions, even if it has none.
+    /// True while the worker is a member of the group and knows its partitions, even if it has no partitions.
     pub joined: bool,
-    /// The reason why the worker cannot commit or start, as a message.
+    /// Message that explains why the worker cannot commit or start.
     pub blocked: Option<String>,
     pub states: Vec<StateReport>,
     pub inputs: Vec<InputReport>,
@@ -182,9 +182,9 @@ pub struct InputReport {
     /// The last known end offset of the partition.
     pub end: Option<Offset>,
     pub stream_time: Option<Timestamp>,
-    /// The time at which the partition stopped at a producer's open transaction, in milliseconds since the epoch.
+    /// Time when the partition stopped at a producer's open transaction, in milliseconds since the epoch.
     pub open_transaction_since: Option<Timestamp>,
-    /// The time at which reads of the partition started to fail, in milliseconds since the epoch.
+    /// Time when reads of the partition started to fail, in milliseconds since the epoch.
     pub unreadable_since: Option<Timestamp>,
 }
 
@@ -215,7 +215,7 @@ impl LastTime {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Returns the time since the last event, or `None` if there was none.
+    /// Returns the time since the last event, or `None` before the first event.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).map(runtime::since)
@@ -237,7 +237,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Creates a histogram with these upper bounds, in seconds and ascending. One more bucket counts everything above.
+    /// Creates a histogram with these upper bounds, in seconds and ascending. One more bucket counts all longer durations.
     #[must_use]
     pub fn new(bounds: &'static [f64]) -> Self {
         Self { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::default()).collect(), nanos: AtomicU64::default() }

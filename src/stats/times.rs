@@ -1,6 +1,6 @@
 //! Detection of record times that keep a window from moving.
 //!
-//! Owns the criteria and the warnings. Must never read the wall clock itself or change a verdict.
+//! Defines the criteria and the warnings. This module never reads the wall clock itself and never changes a verdict.
 
 use super::{Stats, TopicCounts, get, topics};
 use crate::config::Config;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Minimum number of new records per check, so that a few stray records do not cause a warning.
+/// Minimum number of new records per check. A few stray records must not cause a warning.
 const RECORDS_MIN: u64 = 5;
 
 /// Plausible times in milliseconds: the years 2000 to 2100. A time that is plausible only after scaling by a power of 1000 is in another

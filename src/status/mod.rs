@@ -1,6 +1,6 @@
 //! The status of a worker process, for the dashboard, the metrics, and `/api/v1/status`.
 //!
-//! `docs/reference/status.schema.json` is generated from these types. The status must not contain keys or secrets. It may grow only
+//! `docs/reference/status.schema.json` is generated from these types. The status must not contain keys or secrets. Its size may grow only
 //! with the number of topics and partitions.
 
 mod state;
@@ -38,7 +38,7 @@ pub struct Status {
     pub workers: u16,
     /// The state of the process.
     pub state: State,
-    /// The reason why the process is not ready, as a message; null if it is ready.
+    /// Message that explains why the process is not ready; null if it is ready.
     pub reason: Option<String>,
     /// Time of this status.
     pub time_ms: Timestamp,
@@ -218,9 +218,9 @@ pub struct PartitionStatus {
     pub lag: Option<Offset>,
     /// Stream time: the latest record time that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
-    /// The time at which reading stopped at a producer's open transaction; null if no transaction blocks the partition.
+    /// Time when reading stopped at a producer's open transaction; null if no transaction blocks the partition.
     pub open_transaction_since_ms: Option<Timestamp>,
-    /// The time at which reads of the partition started to fail, for example because of a corrupt batch; null if it can be read.
+    /// Time when reads of the partition started to fail, for example because of a corrupt batch; null if it can be read.
     pub unreadable_since_ms: Option<Timestamp>,
 }
 
@@ -248,16 +248,16 @@ pub struct Rebuilds {
     pub keys: u64,
 }
 
-/// Resource usage of the process and the disk of its state directory.
+/// Resource usage of the process and its state directory's disk.
 #[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub struct Process {
     /// Resident memory; null if the system does not report it.
     pub resident_bytes: Option<u64>,
     /// CPU time.
     pub cpu_seconds: Option<f64>,
-    /// Space available to this user on the disk of the state directory.
+    /// Space available to this user on the state directory's disk.
     pub state_disk_available_bytes: Option<u64>,
-    /// Size of the disk of the state directory.
+    /// Size of the state directory's disk.
     pub state_disk_size_bytes: Option<u64>,
 }
 
@@ -281,7 +281,7 @@ pub struct Identity<'a> {
     /// Start time of the process.
     pub started_ms: Timestamp,
     pub draining: bool,
-    /// The reason why the token for the login to the brokers could not be renewed, if the last renewal failed.
+    /// The error of the last attempt to renew the token for the login to the brokers, if the attempt failed.
     pub login_trouble: Option<String>,
 }
 
@@ -337,7 +337,7 @@ impl Status {
         }
     }
 
-    /// Returns a message about partitions or topics that are not read although the worker is ready, or `None` if there are none.
+    /// Returns a message if the worker is ready but cannot read some partitions or topics.
     #[must_use]
     pub fn held_back(&self) -> Option<String> {
         let unreadable = self.longest(|partition| partition.unreadable_since_ms);

@@ -1,7 +1,6 @@
-//! The state of a worker process, and the reason why it is not ready.
+//! The state of a worker process, and the reason if it is not ready.
 //!
-//! Owns the list of states and the timeouts. A process that reads nothing because the brokers are unreachable or a thread hangs must
-//! never be ready.
+//! Defines the states and the timeouts. A process that reads nothing because the brokers are unreachable or a thread hangs is never ready.
 
 use super::Identity;
 use crate::config::{Config, LeftOut};
@@ -11,25 +10,25 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time without an answer from any broker after which a process is disconnected. Producers send a request every ten seconds.
+/// Maximum time without an answer from any broker before a process counts as disconnected. Producers send a request every ten seconds.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum time that a commit waits for slow brokers, in transaction timeouts: three calls, each retried for two timeouts.
 const COMMIT_TIMEOUTS: u32 = 6;
 
-/// Time without a new loop round, in addition to [`COMMIT_TIMEOUTS`] transaction timeouts, after which a thread is hung. A normal round
-/// takes less than a second.
+/// Maximum time without a new loop round, in addition to [`COMMIT_TIMEOUTS`] transaction timeouts, before a thread counts as hung. A normal
+/// round takes less than a second.
 const HUNG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time without a new loop round, in addition to [`COMMIT_TIMEOUTS`] transaction timeouts, after which a process should be restarted. The
-/// longest operations between two rounds, reading and writing the largest states, take minutes.
+/// Maximum time without a new loop round, in addition to [`COMMIT_TIMEOUTS`] transaction timeouts, before a process should be restarted.
+/// The longest operations between two rounds, reading and writing the largest states, take minutes.
 const DEAD_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// The state of a worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// The process has not reached the brokers or joined its group, or none of its topics can be read.
+    /// The process has not reached the brokers or joined its group, or it cannot read any of its topics.
     Connecting,
     /// Some partitions wait for their state or are warming up.
     Restoring,

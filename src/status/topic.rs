@@ -32,7 +32,7 @@ pub struct TopicStatus {
     /// Warning if record times keep the window from moving as expected: most records are too far ahead of the clock, or their times
     /// are in seconds. Null if the times are plausible.
     pub time_warning: Option<String>,
-    /// Warning if no record has any part of the content that `emit` compares, so that all changes are dropped. Null otherwise.
+    /// Warning that no record has any part of the content that `emit` compares, so all changes are dropped; null otherwise.
     pub content_warning: Option<String>,
     /// Number of records that were read again during a warm-up and not emitted.
     pub warmed_up: u64,
@@ -87,7 +87,7 @@ pub struct VerdictCounts {
     pub passed: u64,
 }
 
-/// Returns the status of each topic that is read. The counts of an input's entries are added up, so that a topic has one row.
+/// Returns the status of each topic that is read. Adds up the counts of an input's entries, so each topic has one row.
 pub(super) fn topic_statuses<'c>(all: impl Iterator<Item = ((String, &'c Topic), &'c TopicCounts)>) -> Vec<TopicStatus> {
     let (mut statuses, mut numbers) = (Vec::<TopicStatus>::new(), BTreeMap::new());
     for status in all.map(topic_status) {

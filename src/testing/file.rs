@@ -1,6 +1,6 @@
 //! The format of a test file.
 //!
-//! Owns the names of the fields, which docs/how-to/test.md lists. Must never evaluate a record.
+//! Defines the names of the fields, which docs/how-to/test.md lists. This module never evaluates a record.
 
 use crate::record::Timestamp;
 use crate::replay::{Format, parse_rfc3339};
@@ -17,7 +17,7 @@ pub const BEGIN: Timestamp = 1_767_268_800_000;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestFile {
-    /// The tests, in the order in which they run. The tests are independent of each other.
+    /// The tests, in execution order. The tests are independent of each other.
     pub tests: Vec<Test>,
 }
 
@@ -31,8 +31,8 @@ pub struct Test {
     /// The number of partitions of each topic. Their filters share the topic's capacity.
     #[serde(default = "one")]
     pub partitions: u32,
-    /// The time at which the records are read. Records that are too far ahead of this time do not move the window. By default, each record
-    /// is read at its own time.
+    /// The time when the records are read. Records that are too far ahead of this time do not move the window. By default, each record is
+    /// read at its own time.
     pub read_at: Option<String>,
     #[serde(default)]
     pub records: Vec<TestRecord>,
@@ -117,16 +117,16 @@ pub enum Expect {
 pub struct Outcome {
     /// `unseen`, `duplicate`, `late`, `invalid`, `retracted`, `tombstone`, or `passed`.
     pub verdict: Option<String>,
-    /// The reason why the record is invalid, as named in metrics.
+    /// The reason for an invalid record, as named in metrics.
     pub reason: Option<String>,
-    /// The topic to which the record is written, `none` if it is not written, or `fails` if the worker stops at it.
+    /// The topic that the record is written to, `none` if the record is not written, or `fails` if the record stops the worker.
     pub output: Option<String>,
     /// Headers of the written record, which may also have other headers. Null means that the header must not exist.
     #[serde(default)]
     pub headers: BTreeMap<String, Option<String>>,
 }
 
-/// The value of `output` for a record at which the worker stops.
+/// The value of `output` for a record that stops the worker.
 pub const FAILS: &str = "fails";
 /// The value of `output` for a record that is not written.
 pub const NOWHERE: &str = "none";

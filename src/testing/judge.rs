@@ -1,6 +1,6 @@
 //! Evaluation of test records, one by one.
 //!
-//! Owns the states of all key spaces. As in a worker, topics of a space share its state. Must never evaluate records out of order.
+//! Keeps the states of all key spaces. As in a worker, topics of a space share its state. This module never evaluates records out of order.
 
 use super::{ActualOutcome, FAILS, TestRecord};
 use crate::config::Config;
@@ -68,7 +68,7 @@ impl<'c> Judge<'c> {
                 let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
                 return Err(format!("value: the record needs schema {schema}, which is not available: {why}"));
             }
-            Err(NoKey::Passes) => (Verdict::Passed, None, None, Some("`when` does not select it".to_owned())),
+            Err(NoKey::Passes) => (Verdict::Passed, None, None, Some("`when` does not select the record".to_owned())),
             Err(NoKey::Invalid(invalid)) => {
                 let why = invalid.to_string();
                 (topic.verdict_without_key(invalid.reason), Some(*invalid), None, Some(why))
@@ -84,7 +84,7 @@ impl<'c> Judge<'c> {
                     record.partition
                 };
                 if let Some(between) = &self.between[number] {
-                    // A worker reads this record from the repartition topic, so headers that show the record's origin name that topic.
+                    // A worker reads this record from the repartition topic, so the record's origin headers contain that topic.
                     origin = Origin { topic: between, partition, offset: next(&mut self.offsets, (number, true, partition)), time };
                 }
                 let state = self.states.entry((config.space_of(topic).id, partition));
@@ -140,7 +140,7 @@ impl State {
                     if last == fingerprint {
                         format!("record {before} had this key, but the window has ended")
                     } else {
-                        format!("its content differs from that of record {before}, the last emitted record with this key")
+                        format!("its content differs from the content of record {before}, the last emitted record with this key")
                     }
                 })
             }
@@ -148,7 +148,9 @@ impl State {
                 self.emitted.remove(&key);
                 None
             }
-            (Verdict::Duplicate, Some((before, _))) if emit == Emit::OnChange => Some(format!("its content is that of record {before}")),
+            (Verdict::Duplicate, Some((before, _))) if emit == Emit::OnChange => {
+                Some(format!("it has the same content as record {before}"))
+            }
             (Verdict::Duplicate, Some((before, _))) => Some(format!("it repeats record {before}")),
             (Verdict::Duplicate, None) => Some("no earlier record has this key: a false positive of the filter".to_owned()),
             (Verdict::Late, _) => Some("it is older than the window".to_owned()),

@@ -1,7 +1,7 @@
 //! Tests of a configuration: input records and their expected outcomes.
 //!
-//! Owns the format of a test, how it runs, and the reports. Must never decide differently than the worker or look at a clock: all times
-//! come from the test.
+//! Defines the format of a test, runs tests, and reports the results. This module never decides differently than the worker and never reads
+//! a clock. All times come from the test.
 
 mod file;
 mod judge;
@@ -29,7 +29,7 @@ pub struct Report {
     pub differences: Vec<Difference>,
     /// The number of differences that `differences` does not contain.
     pub left_out: u64,
-    /// The reason why the test could not run or why it stopped early.
+    /// The error if the test could not run or stopped early.
     pub error: Option<String>,
 }
 
@@ -61,7 +61,7 @@ impl Report {
 pub struct Difference {
     /// The number of the record, starting at 1, or `None` for the whole test.
     pub record: Option<u64>,
-    /// The name of what differs, such as `verdict` or `header unseen-verdict`.
+    /// The part of the outcome that differs, such as `verdict` or `header unseen-verdict`.
     pub what: String,
     pub expected: String,
     pub got: String,
@@ -70,7 +70,7 @@ pub struct Difference {
 
 pub type Open<'o> = &'o dyn Fn(&Path) -> io::Result<Box<dyn BufRead>>;
 
-/// Runs a test. If it cannot run, the report contains the reason, such as an unknown topic or an unreadable file.
+/// Runs a test. If the test cannot run, the report contains the error, for example an unknown topic or an unreadable file.
 #[must_use]
 pub fn run(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, open: Open<'_>) -> Report {
     let mut report = Report::new(&test.name);
@@ -166,12 +166,12 @@ fn replay(
     let time = recording.time.clone().filter(|_| !recording.is_untimed());
     let options = Options { format: recording.format, time, partitions: test.partitions, truth };
     let name = recording.path.display();
-    // The error message of a replay names the option of `unseen replay`. A test sets the same value in a field.
+    // The error message of a replay contains the option of `unseen replay`. A test sets the same value in a field.
     let fault = |error: replay::Error| format!("file: {name}: {}", with_causes(&error).replace("--partitions", "`partitions` of the test"));
     let rules: Vec<_> = config.rules(&topic.input).map(|(_, topic)| topic).collect();
     let mut replay = Replay::of_rules(&rules, &options).map_err(fault)?.with_schemas(Arc::clone(schemas)).reject_other_topics();
     let input = open(&recording.path).map_err(|error| format!("file.path: cannot read {name}: {error}"))?;
-    // Without `read_at`, each record is read at its own time, so none is from the future.
+    // Without `read_at`, each record is read at its own time, so no record is from the future.
     let read_at = test.read_at.as_deref().and_then(parse_rfc3339).unwrap_or(i64::MAX);
     replay.run(input, io::sink(), || topic.max_timestamp(read_at)).map_err(fault)?;
     let summary = replay.summary();
@@ -225,7 +225,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 struct ActualOutcome<'c> {
     verdict: &'static str,
     reason: Option<&'static str>,
-    /// The topic to which the record is written, `FAILS` if the worker stops at the record, or `None` if the record is not written.
+    /// The topic that the record is written to, `FAILS` if the record stops the worker, or `None` if the record is not written.
     output: Option<&'c str>,
     headers: BTreeMap<String, Option<String>>,
     why: Option<String>,

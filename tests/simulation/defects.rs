@@ -27,11 +27,11 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "failed_deliveries_ignored", does: "commits offsets although an output record was not written", seeds: 100 },
     Defect { name: "failed_fetch_not_sought", does: "does not seek a partition after a failed fetch", seeds: 100 },
     Defect { name: "filter_asked_again_on_repeat", does: "asks the filter again about a record of an aborted transaction", seeds: 50 },
-    Defect { name: "former_leader_believed", does: "believes a former leader that the log is shorter than the group has read", seeds: 150 },
+    Defect { name: "former_leader_believed", does: "believes a former leader that the log ends before the group's position", seeds: 150 },
     Defect { name: "full_transaction_not_held", does: "lets new records into a full transaction that must repeat old ones", seeds: 50 },
     Defect { name: "future_moves_window", does: "lets records from the future advance stream time", seeds: 100 },
     Defect { name: "idle_partition_warms_up", does: "reports a finished warm-up as unfinished until a record arrives", seeds: 100 },
-    Defect { name: "lost_partitions_kept", does: "keeps partitions that the group took from it, and commits them when it is a member again", seeds: 150 },
+    Defect { name: "lost_partitions_kept", does: "keeps partitions that the group took away, and commits them after it has rejoined", seeds: 150 },
     Defect { name: "markers_not_stepped_over", does: "does not commit past transaction markers at the end of a partition", seeds: 100 },
     Defect { name: "needed_changelog_trimmed", does: "trims the changelog up to its end instead of the oldest slice of the window", seeds: 50 },
     Defect { name: "offsets_committed_before_outputs", does: "commits offsets before the output records are written (`at_least_once`)", seeds: 100 },
@@ -46,12 +46,12 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "rewind_without_seek", does: "does not seek back after an abort", seeds: 50 },
     Defect { name: "side_outputs_not_repeated", does: "does not write dead letters and duplicates of an aborted transaction again", seeds: 100 },
     Defect { name: "topic_ids_ignored", does: "does not distinguish a recreated topic from the old one", seeds: 150 },
-    Defect { name: "transactions_never_shrink", does: "repeats transactions that brokers are too slow for, instead of making them smaller", seeds: 250 },
-    Defect { name: "unknown_outcome_taken_for_abort", does: "takes a transaction with an unknown outcome for aborted", seeds: 250 },
-    Defect { name: "unknown_outcome_taken_for_commit", does: "takes a transaction with an unknown outcome for committed", seeds: 100 },
+    Defect { name: "transactions_never_shrink", does: "repeats a transaction that brokers are too slow for, instead of making it smaller", seeds: 250 },
+    Defect { name: "unknown_outcome_taken_for_abort", does: "treats a transaction with an unknown outcome as aborted", seeds: 250 },
+    Defect { name: "unknown_outcome_taken_for_commit", does: "treats a transaction with an unknown outcome as committed", seeds: 100 },
     Defect { name: "verdicts_forgotten_on_abort", does: "forgets the verdicts of an aborted transaction", seeds: 50 },
     Defect { name: "warm_up_emits", does: "emits records of a warm-up", seeds: 50 },
-    Defect { name: "warm_up_starts_too_late", does: "starts a warm-up where one state needs it, although the state of another entry of the input needs earlier records", seeds: 400 },
+    Defect { name: "warm_up_starts_too_late", does: "starts a warm-up at the offset that one state needs, although the state of another entry needs earlier records", seeds: 400 },
 ];
 
 /// Returns the name of a defect as a static string. A defect that has its own plan is not in the table.
@@ -73,14 +73,15 @@ fn expect_panics() {
 }
 
 impl Defect {
-    /// Runs plans until one of them fails with the defect and passes without it. Returns a row of the table, or an error if no plan does.
+    /// Runs plans until one of them fails with the defect and passes without it. Returns a row of the table, or an error if no plan detects
+    /// the defect.
     fn notice(&self) -> Result<String, String> {
         let (Self { name, does, seeds }, began) = (self, Instant::now());
         let is_noticed = |&seed: &u64| {
             let plan = Plan::draw(seed, crate::FAULTS);
             matches!(run(&plan, Some(name)), Outcome::Failed(_)) && matches!(run(&plan, None), Outcome::Exact { .. })
         };
-        let noticed = (0..*seeds).find(is_noticed).ok_or_else(|| format!("{name}: none of {seeds} seeds notices it"))?;
+        let noticed = (0..*seeds).find(is_noticed).ok_or_else(|| format!("{name}: none of {seeds} seeds detects the defect"))?;
         let seconds = began.elapsed().as_secs_f64();
         Ok(format!("| `{name}` | {does} | {seeds} | {} | {seconds:.1} |", noticed + 1))
     }

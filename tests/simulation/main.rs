@@ -33,7 +33,7 @@ use std::{env, fs};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The number of failed plans after which the test stops.
+/// The maximum number of failed plans before the test stops.
 const FAILURES_MAX: usize = 30;
 
 /// The length of a window by count that is shorter than the stream, in keys per partition.
@@ -136,7 +136,7 @@ fn every_plan_is_exact() {
 fn one_worker_reads_and_commits_two_thousand_partitions() {
     let has = |plan: &Plan, choices: &[&str]| choices.iter().all(|choice| plan.options.has(choice));
     let choices = ["delivery = \"exactly_once\"", "state.changelog = true", "repartition = false", "workers = 1", "plain records"];
-    let plan = (0..100_000).map(|seed| Plan::draw(seed, 0)).find(|plan| has(plan, &choices)).expect("there is one");
+    let plan = (0..100_000).map(|seed| Plan::draw(seed, 0)).find(|plan| has(plan, &choices)).expect("a plan with these options exists");
     let plan = Plan { partitions: 2_000, records: 3_000, begin_kills: None, server: None, ..plan };
     if let Outcome::Failed(reason) = run(&plan, None) {
         panic!("{reason}\n{plan}");
@@ -159,7 +159,7 @@ fn plan_depends_only_on_its_seed() {
 /// `UNSEEN_SIM_SEED`, or the plan in the file `UNSEEN_SIM_PLAN`. `UNSEEN_SIM_LOG=1` prints the logs of the processes.
 /// `UNSEEN_SIM_DEFECT=NAME` injects a defect. `UNSEEN_SIM_OPTION=CHOICE` skips the seeds whose options do not have this choice.
 #[test]
-#[ignore = "runs for as long as it is asked to"]
+#[ignore = "runs as long as the environment variables specify"]
 fn at_length() {
     if env::var_os("UNSEEN_SIM_LOG").is_some() {
         tracing_subscriber::fmt().without_time().with_ansi(false).with_thread_names(true).with_writer(std::io::stderr).init();

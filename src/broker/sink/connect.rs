@@ -1,6 +1,6 @@
 //! Connects a producer and initializes its transactions.
 //!
-//! Owns the retries if another producer interferes. Must never write a record.
+//! Retries if another producer interferes. This module never writes a record.
 
 use super::error::duplicate_producer;
 use super::offsets::REQUEST_BYTES_MAX;
@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::fault;
 use std::cell::{Cell, RefCell};
 
-/// The batch size in bytes below which each record gets its own batch.
+/// The minimum size of a batch with several records, in bytes. If batches must be smaller, each record gets its own batch.
 const ONE_RECORD_BYTES: usize = 512;
 
 /// The number of retries after another producer with the same transactional id has fenced this one.
@@ -89,7 +89,7 @@ impl<B: Broker> Sink<B> {
                 // While the coordinator ends the previous producer's transaction, it returns the retriable error "concurrent transactions".
                 Err(error) if error.is_retriable && !stop() => {
                     throttle::report(&format!("{transactional_id} {error}"), |suppressed| {
-                        tracing::warn!(error = %error, transactional_id, suppressed, "the transaction coordinator has not initialized this producer yet; retrying. If this does not end, check the brokers that host the topic __transaction_state");
+                        tracing::warn!(error = %error, transactional_id, suppressed, "the transaction coordinator has not initialized this producer yet; retrying. If the retries continue, check the brokers that host the topic __transaction_state");
                     });
                 }
                 ended => return ended,

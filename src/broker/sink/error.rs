@@ -1,6 +1,7 @@
 //! The reaction to a failure of the producer.
 //!
-//! Owns the choice of the reaction, which the worker carries out. Must never treat a permanent failure as temporary.
+//! Chooses the reaction. The worker carries it out. This module never treats a permanent failure as temporary, because the worker would
+//! retry forever.
 
 use super::Refused;
 use crate::broker::{ClientError, ErrorCode};
@@ -13,7 +14,7 @@ pub enum SinkError {
     Abort(String),
     /// Like `Abort`, but the cause is known: topics have rejected these records or batches that contain them (see [`Refused::is_certain`]).
     Refused(Vec<Refused>),
-    /// It is unknown whether the transaction was committed. Create a new sink and let the group's committed offsets decide.
+    /// The outcome of the transaction is unknown. Create a new sink and let the group's committed offsets decide.
     Unknown(String),
     /// Like `Unknown`. Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open
     /// for too long.

@@ -1,7 +1,7 @@
 //! The producer of a worker and its transactions.
 //!
-//! Owns the life cycle of a transaction and maps each failure to a reaction (see [`SinkError`]). Retries calls that can be retried, within
-//! limits. Must never decide what is written.
+//! Begins, commits, and aborts transactions, and maps each failure to a reaction (see [`SinkError`]). Retries calls that can be retried,
+//! within limits. This module never decides what is written.
 
 mod connect;
 mod error;
@@ -83,9 +83,9 @@ pub struct Sink<B: Broker> {
     /// The maximum estimated size of the offsets in one request. It shrinks when the group coordinator rejects a request as too large.
     offset_request_bytes: Cell<usize>,
     failures: RefCell<Vec<DeliveryFailure>>,
-    /// The topics of the records that were not written at the last failure, apart from records that their topics rejected.
+    /// The topics of records that were not written at the last failure. Records that their own topics rejected do not count.
     undelivered: RefCell<BTreeSet<String>>,
-    /// True after a broker has named the rejected records of a batch. Brokers before Kafka 2.4 do not name them.
+    /// True after a broker has listed the rejected records of a batch. Brokers before Kafka 2.4 do not list them.
     names_records: Cell<bool>,
 }
 
@@ -104,7 +104,7 @@ impl<B: Broker> Sink<B> {
         self.names_records.get()
     }
 
-    /// Copies two facts about the brokers from the `previous` sink: whether they name rejected records, and the request size that they
+    /// Copies two facts about the brokers from the `previous` sink: whether they list rejected records, and the request size that they
     /// accept.
     pub fn learn_from(&self, previous: &Self) {
         self.names_records.set(self.names_records() || previous.names_records());
@@ -271,7 +271,7 @@ impl<B: Broker> Sink<B> {
         committed.map_err(|failure| self.explain(failure))
     }
 
-    /// True if records for a topic that `is_of` selects were not written at the last failure. Records that the topic itself rejected do not
+    /// True if records for a topic that `is_of` selects were not written at the last failure. Records that their own topics rejected do not
     /// count.
     pub fn failed_to_deliver(&self, is_of: impl Fn(&str) -> bool) -> bool {
         self.undelivered.borrow().iter().any(|topic| is_of(topic))
@@ -285,7 +285,7 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Returns the reason why the open transaction has failed. librdkafka reports this reason if the application tries to begin another
+    /// Returns the error of the open transaction, which has failed. librdkafka reports the error if the application tries to begin another
     /// transaction.
     fn why_failed(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
@@ -331,7 +331,7 @@ impl<B: Broker> Sink<B> {
             );
         }
         // A broker that rejects a whole batch reports the same message for each of its records. If all messages differ, the broker has
-        // named the rejected records.
+        // listed the rejected records.
         let words: BTreeSet<_> = refused.iter().map(|(failed, _)| &failed.reason).collect();
         let is_named = self.names_records() || refused.len() > 1 && words.len() == refused.len();
         let refused = refused.into_iter().filter_map(|(failed, invalid)| {
@@ -439,7 +439,7 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Aborts the open transaction, after which the producer must not be used. If the brokers do not respond within ten seconds, they abort
+    /// Aborts the open transaction. The producer must not be used afterward. If the brokers do not respond within ten seconds, they abort
     /// the transaction themselves when it times out.
     pub fn leave(&self) {
         if self.transactional()

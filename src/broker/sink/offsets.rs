@@ -1,7 +1,7 @@
 //! Offset commits, split into requests that the group coordinator can store.
 //!
-//! Owns the size of these requests. The coordinator writes all offsets of a request as one record batch and rejects the request if the
-//! batch exceeds `max.message.bytes` of `__consumer_offsets` (1 MiB by default). Must never create an empty request.
+//! Limits the size of these requests. The coordinator writes all offsets of a request as one record batch and rejects the request if the
+//! batch exceeds `max.message.bytes` of `__consumer_offsets` (1 MiB by default). This module never creates an empty request.
 
 use super::error::next;
 use super::{CALL_TIMEOUT, Sink, SinkError};
@@ -17,7 +17,7 @@ pub(super) const REQUEST_BYTES_MAX: usize = 256 << 10;
 /// The estimated size in bytes of a stored offset, without its group, topic, and metadata.
 const OFFSET_BYTES: usize = 80;
 
-/// The factor by which requests shrink when the coordinator rejects a request as too large.
+/// The divisor for the size of requests after the coordinator has rejected a request as too large.
 const SHRINK: usize = 8;
 
 /// Runs the fault point that follows the last write of a commit. Tests can make it fail.

@@ -1,6 +1,6 @@
 //! The origin of a written record.
 //!
-//! Owns the encoding of origins as numbers. Must never encode two origins as the same number.
+//! Encodes origins as numbers. Different origins always have different numbers.
 
 /// The source of a written record. librdkafka stores it with the record, encoded as a number (the tag).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

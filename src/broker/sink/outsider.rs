@@ -1,6 +1,7 @@
 //! A commit of group offsets by a client that is not a member of the group, such as `unseen seed`.
 //!
-//! Owns the order of the steps. Must never commit while the group has members. Only the check that the caller passes can ensure this.
+//! Runs the steps of the commit in a safe order. This module never commits while the group has members, which it detects with the caller's
+//! `check`.
 
 use super::error::next;
 use super::{CALL_TIMEOUT, OffsetToCommit, Sink, SinkError};

@@ -1,6 +1,6 @@
 //! Records that brokers reject, with the reasons.
 //!
-//! Owns the error messages. Must never decide how to handle a rejected record.
+//! Formats the error messages. This module never decides how to handle a rejected record.
 
 use crate::broker::{DeliveryFailure, ErrorCode};
 use crate::record::{Invalid, Reason};

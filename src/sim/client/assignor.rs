@@ -50,7 +50,7 @@ fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, cou
     let mut assignments = Assignments::new();
     let mut extras = extra;
     let mut free = all.clone();
-    // The members that own the most partitions get the larger shares, so that fewer partitions move.
+    // The members that own the most partitions get the larger shares, so fewer partitions move.
     let mut order: Vec<_> = members.iter().collect();
     order.sort_by_key(|(id, member)| (std::cmp::Reverse(member.owned.len()), id.clone()));
     let mut quotas = Vec::new();

@@ -9,11 +9,11 @@ use crate::record::{Offset, TopicPartition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// The number of queued records at which the client stops fetching a partition (`queued.min.messages`).
+/// The number of queued records that stops further fetches of a partition (`queued.min.messages`).
 const QUEUED_MAX: usize = 200;
-/// The largest number of records that a fetch asks for per partition. Brokers return whole batches, so a response may contain more.
+/// The maximum number of records that a fetch requests per partition. Brokers return whole batches, so a response may contain more.
 const FETCH_MAX: u64 = 60;
-/// `fetch.wait.max.ms`: the time for which brokers hold a fetch request while there are no new records.
+/// `fetch.wait.max.ms`: the maximum time that brokers hold a fetch request while there are no new records.
 const WAIT: Micros = millis(500);
 
 #[expect(clippy::struct_excessive_bools, reason = "librdkafka keeps them as flags that do not depend on each other")]
@@ -264,7 +264,7 @@ impl Fetcher {
             Ok(Part { records, next, end, high_watermark, epoch }) => {
                 position.end = Some(high_watermark);
                 // The end may be before the client's position, because a new leader may not know yet which records are committed
-                // (`rd_kafka_fetch_reply_handle_partition`). Such an end does not count as reached.
+                // (`rd_kafka_fetch_reply_handle_partition`). The client does not report such an end.
                 let is_end = end == position.fetch && position.reported_end != Some(end);
                 let has_moved = next > position.fetch;
                 position.fetch = next;
@@ -380,8 +380,8 @@ impl World {
         self.set_fetch_timer(client);
     }
 
-    /// Schedules the next fetch for the earlier of two times: the first retry of a failed fetch, or the time at which the brokers answer
-    /// the fetches that they hold.
+    /// Schedules the next fetch for the first retry of a failed fetch, or for the end of [`WAIT`] if brokers hold fetches. Uses the earlier
+    /// of the two times.
     fn set_fetch_timer(&mut self, client: ClientId) {
         let now = self.now;
         let Some(fetcher) = self.fetcher(client).filter(|fetcher| !fetcher.has_timer) else {

@@ -98,8 +98,8 @@ impl ConsumerState {
         MemberRef { id: self.member_id.clone(), instance: self.instance.clone(), generation: self.generation }
     }
 
-    /// The member's identity, or `None` if its id or generation is unknown. If a request contained neither, a broker would not check
-    /// whether its sender is a member.
+    /// The member's identity, or `None` if its id or generation is unknown. If a request contained neither an id nor a generation, a broker
+    /// would not check the sender's membership.
     pub(super) fn membership(&self) -> Option<MemberRef> {
         (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
     }
@@ -249,7 +249,7 @@ impl World {
         self.join_later(client, delay);
     }
 
-    /// Joins after a delay, unless another join has started by then.
+    /// Joins after a delay, unless another join starts first.
     fn join_later(&mut self, client: ClientId, delay: Micros) {
         let Some(attempt) = self.consumer(client).map(|consumer| consumer.attempt) else { return };
         self.inside_after(delay, client, move |world| {
@@ -259,7 +259,7 @@ impl World {
         });
     }
 
-    /// Rejoins after the coordinator has assigned a new member id or did not recognize the member or its generation. In the cooperative
+    /// Rejoins after the coordinator has assigned a new member id or has rejected the member or its generation. In the cooperative
     /// protocol, the member first loses the partitions that it kept (`rd_kafka_cgrp_handle_JoinGroup`, `rd_kafka_cgrp_handle_SyncGroup`).
     fn rejoin_without_id(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client) else { return };
@@ -338,7 +338,7 @@ impl World {
         }
         match consumer.then_assign.take() {
             Some(added) => {
-                // The member must rejoin, because the other members learn only from its next join which partitions it has released.
+                // The member must rejoin, because only its next join shows the other members which partitions it has released.
                 consumer.push(Rebalance::Assigned(added));
                 consumer.then_rejoin = true;
                 let signal = consumer.signal;
@@ -348,9 +348,9 @@ impl World {
         }
     }
 
-    /// Handles the calls with which the application restarts partitions while a rebalance awaits an answer. In the cooperative protocol,
-    /// any unassign or assign call counts as the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`),
-    /// although the application has not taken the rebalance from the queue yet.
+    /// Handles the application's calls to restart partitions while a rebalance awaits an answer. In the cooperative protocol, any unassign
+    /// or assign call counts as the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`), although the
+    /// application has not taken the rebalance from the queue yet.
     pub(super) fn answered_by_restart(&mut self, client: ClientId) {
         for _ in 0..=self.random.below(2) {
             match self.consumer(client).map(|consumer| consumer.state) {
@@ -444,7 +444,7 @@ impl World {
         );
     }
 
-    /// Handles a poll interval that is too long (`rd_kafka_cgrp_max_poll_interval_check_tmr_cb`). A static member does not leave the group.
+    /// Handles an exceeded poll interval (`rd_kafka_cgrp_max_poll_interval_check_tmr_cb`). A static member does not leave the group.
     fn exceed_max_poll(&mut self, client: ClientId) {
         if self.consumer(client).is_some_and(|consumer| consumer.instance.is_none()) {
             self.send_leave(client);

@@ -1,6 +1,6 @@
 //! Simulated librdkafka clients: the state of their background threads and the calls of the application.
 //!
-//! Comments name the functions and fields of librdkafka that the code follows, such as `rd_kafka_cgrp_join`.
+//! Comments refer to the functions and fields of librdkafka that the code follows, such as `rd_kafka_cgrp_join`.
 
 mod assignor;
 mod changelog;

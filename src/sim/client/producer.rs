@@ -40,7 +40,7 @@ pub(super) enum TxnState {
 pub(super) struct Message {
     pub(super) record: StoredRecord,
     pub(super) tag: usize,
-    /// The time at which the record fails if it has not been written (`message.timeout.ms`).
+    /// The deadline for writing the record (`message.timeout.ms`). After the deadline, the record fails.
     pub(super) deadline: Micros,
 }
 
@@ -52,8 +52,7 @@ pub(super) struct Queue {
     pub(super) sequence: i32,
     /// The number of batches so far. A late answer to a purged batch must not count as the answer to the next batch.
     pub(super) batches: u64,
-    /// The time at which the first record was added to the empty queue. It stays the same if the client sends only some of the queued
-    /// records.
+    /// The time of the first record since the queue was last empty. It stays the same if the client sends only some of the queued records.
     pub(super) since: Micros,
 }
 
@@ -82,11 +81,11 @@ pub(in crate::sim) struct ProducerState {
     /// The number of the transaction. Answers to requests of earlier transactions are ignored.
     pub(super) transaction: u64,
     pub(super) began: Micros,
-    /// The time until which records do not linger, because the application flushes.
+    /// The deadline of the application's flush. Before the deadline, records do not linger.
     pub(super) flushes_until: Micros,
     pub(super) failed_records: usize,
-    /// True if the producer epoch must be bumped after the abort, because the sequence numbers may have a gap, or because the coordinator
-    /// has expired the transactional id (KIP-360).
+    /// True if the producer epoch must be bumped after the abort. Either the sequence numbers may have a gap, or the coordinator has
+    /// expired the transactional id (KIP-360).
     pub(super) needs_bump: bool,
     pub(in crate::sim) has_late_request: bool,
     pub(super) failures: Vec<DeliveryFailure>,

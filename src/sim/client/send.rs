@@ -91,7 +91,7 @@ impl World {
         let Some(producer) = self.producer(client) else { return };
         let Some(queue) = producer.queues.get_mut(&to) else { return };
         if queue.in_flight.is_empty() || producer.pid != Some((as_producer.pid, as_producer.epoch)) || queue.batches != batch {
-            // The batch was purged or answered in the meantime.
+            // The batch has already been purged or answered.
             return;
         }
         match answer {
@@ -174,7 +174,7 @@ fn fail_batch(producer: &mut ProducerState, to: &TopicPartition, code: &Code) {
     producer.needs_bump = true;
     for (at, message) in failed.iter().enumerate() {
         let (code, reason) = match code {
-            // The broker names the records that it rejects (KIP-467). The other records of the batch fail with them.
+            // The broker lists the records that it rejects (KIP-467). The other records of the batch fail with them.
             Code::InvalidRecords(refused) => match refused.iter().find(|(refused, ..)| *refused == at) {
                 Some((_, true, reason)) => (ErrorCode::InvalidTimestamp, &**reason),
                 Some((_, false, reason)) => (ErrorCode::InvalidRecord, &**reason),

@@ -123,7 +123,7 @@ impl Group {
         if member.generation == self.generation { Ok(()) } else { Err(Code::IllegalGeneration) }
     }
 
-    /// Writes the group to `__consumer_offsets`. The coordinator does this when members have received their assignments, when a static
+    /// Writes the group to `__consumer_offsets`. The coordinator writes it when members have received their assignments, when a static
     /// member was replaced, and when the last member is gone.
     pub(super) fn store(&mut self) {
         let members = self.members.values().map(|member| (member.request.clone(), member.assignment.clone())).collect();

@@ -69,7 +69,7 @@ impl World {
     fn replace_static(&mut self, name: &str, old: &str, instance: &str, request: JoinRequest) -> JoinAnswer {
         let (now, id) = (self.now, request.member_id.clone());
         let group = self.group(name);
-        let mut member = group.members.remove(old).expect("an instance id names a member");
+        let mut member = group.members.remove(old).expect("the instance id belongs to a member");
         let fenced = member.request.client;
         let waiting = member.syncing.take().or(member.is_joining.then_some(member.request.attempt));
         member.is_joining = false;
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Starts a rebalance, in which all members must rejoin (`prepareRebalance`).
+    /// Starts a rebalance. All members must rejoin (`prepareRebalance`).
     pub(super) fn prepare_rebalance(&mut self, name: &str) {
         let group = self.group(name);
         group.state = GroupState::PreparingRebalance;

@@ -11,7 +11,7 @@ pub type Header = (Box<[u8]>, Option<Box<[u8]>>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
     pub offset: Offset,
-    /// The timestamp in milliseconds since the epoch, or -1 if there is none.
+    /// The timestamp in milliseconds since the epoch, or -1 if the record has no timestamp.
     pub time: Timestamp,
     pub time_type: TimestampType,
     pub key: Option<Box<[u8]>>,
@@ -43,7 +43,7 @@ enum Kind {
 
 struct Batch {
     base: Offset,
-    /// The last offset of the batch. Compaction does not change that offset, even if it removes the last record (KIP-98,
+    /// The last offset of the batch. Compaction does not change the offset, even if compaction removes the last record (KIP-98,
     /// `RecordBatch.lastOffset`).
     last: Offset,
     leader_epoch: i32,
@@ -212,7 +212,7 @@ impl Log {
     }
 
     /// The offset of the first record with this timestamp or a later one (`UnifiedLog.fetchOffsetByTimestamp`). Markers count, too
-    /// (`FileRecords.searchForTimestamp`). Searches below the last stable offset, as for a `read_committed` consumer.
+    /// (`FileRecords.searchForTimestamp`). Searches below the last stable offset, like a `read_committed` consumer.
     pub(in crate::sim) fn offset_at(&self, time: Timestamp) -> Option<Offset> {
         let (start, end) = (self.start, self.last_stable());
         let first = |batch: &Batch| match &batch.kind {
@@ -296,7 +296,7 @@ impl Log {
         self.epochs.iter().find(|&&(next, _)| next > epoch).map_or(self.end, |&(_, first)| first)
     }
 
-    /// The leader epoch of the batch that has this offset, or the current leader epoch if there is no such batch.
+    /// The leader epoch of the batch that contains the offset, or the current leader epoch if no batch contains it.
     pub(in crate::sim) fn epoch_of(&self, offset: Offset) -> i32 {
         let at = self.batches.partition_point(|batch| batch.last < offset);
         self.batches.get(at).map_or(self.leader_epoch, |batch| batch.leader_epoch)

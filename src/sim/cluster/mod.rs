@@ -1,6 +1,6 @@
 //! The simulated cluster: brokers, topics, the group coordinator, and the transaction coordinator.
 //!
-//! Comments name the classes and methods of Apache Kafka that the code follows, such as `ClassicGroup.validateMember`.
+//! Comments refer to the classes and methods of Apache Kafka that the code follows, such as `ClassicGroup.validateMember`.
 
 mod elections;
 mod group;
@@ -36,7 +36,7 @@ pub(super) struct Cluster {
     pub(super) topics: BTreeMap<String, Topic>,
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) transactions: Transactions,
-    /// The time at which the brokers will have written all records that they have received (`Faults::record_time`).
+    /// The time when the brokers finish writing the records that they have received so far (`Faults::record_time`).
     writes_until: Micros,
     ids: Random,
 }
@@ -58,7 +58,7 @@ impl Cluster {
         (1..count).map(|step| (node + step) % count).find(|&other| !self.is_down(other, now)).unwrap_or(node)
     }
 
-    /// The leader of a partition or broker 0 if the partition does not exist.
+    /// The leader of a partition, or broker 0 if the partition does not exist.
     pub(super) fn leader(&self, of: &TopicPartition) -> NodeId {
         self.partition(of).map_or(0, |partition| partition.leader)
     }

@@ -42,8 +42,8 @@ impl World {
     }
 
     /// Adds offsets to a transaction (`OffsetMetadataManager.commitTransactionalOffset`). The coordinator checks the member and its
-    /// generation (KIP-447), but not whether the member owns the partitions. A request without a generation, member id, and instance id
-    /// skips this check.
+    /// generation (KIP-447), but not whether the member owns the partitions. A request without a generation, a
+    /// member id, and an instance id skips this check.
     pub(in crate::sim) fn commit_transactional(
         &mut self,
         name: &str,

@@ -52,9 +52,9 @@ impl NewRecord {
 pub(in crate::sim) struct Partition {
     pub(in crate::sim) log: Log,
     pub(in crate::sim) leader: NodeId,
-    /// The time until which the high watermark does not move.
+    /// The end of the followers' lag. During the lag, the high watermark does not move.
     pub(in crate::sim) lags_until: Micros,
-    /// The time until which a new leader does not know the high watermark (KIP-207).
+    /// The time when a new leader learns the high watermark (KIP-207).
     pub(in crate::sim) unsure_until: Micros,
     pub(in crate::sim) no_leader_until: Micros,
     pub(in crate::sim) former: Option<FormerLeader>,
@@ -176,7 +176,7 @@ impl World {
         self.log_changed(of);
     }
 
-    /// Makes the followers of a partition lag for a while, so that appended records stay above the high watermark.
+    /// Makes the followers of a partition lag for `time`. During the lag, appended records stay above the high watermark.
     pub(in crate::sim) fn lag(&mut self, of: &TopicPartition, time: Micros) {
         let until = self.now + time;
         let Ok(partition) = self.cluster.partition_mut(of) else { return };

@@ -23,7 +23,7 @@ fn cooperative_rebalance_moves_partitions_in_two_rounds() {
         }));
         assert!(simulation.group("group").0 >= generation + 2, "one round to revoke, and one to assign");
         let revoked: Vec<_> = first.revocations.iter().map(|(partitions, lost)| (partitions.len(), *lost)).collect();
-        assert_eq!(revoked, [(2, false)], "what stays is never revoked");
+        assert_eq!(revoked, [(2, false)], "partitions that stay are never revoked");
     });
 }
 
@@ -85,7 +85,7 @@ fn static_member_returns_without_a_rebalance_and_fences_its_predecessor() {
         let mut batch = Batch::default();
         let fenced =
             simulation.wait_for(SECOND, 10 * SECOND, || matches!(old.consumer.poll(&mut batch, 1, Duration::ZERO), Err(Error::Fenced)));
-        assert!(fenced, "the old consumer hears of it with a heartbeat");
+        assert!(fenced, "a heartbeat tells the old consumer that it is fenced");
     });
 }
 
@@ -121,7 +121,7 @@ fn stopped_process_loses_its_partitions_and_is_notified() {
         assert!(drive(simulation, &mut [&mut member], |members| members[0].holds(2)));
         process.resume();
         let ended = drive(simulation, &mut [&mut member], |_| process.has_ended());
-        assert!(ended, "it hears that its partitions were lost");
+        assert!(ended, "the stopped process learns that it lost its partitions");
     });
 }
 
@@ -139,9 +139,9 @@ fn member_that_does_not_poll_loses_its_partitions() {
         assert!(drive(simulation, &mut [&mut member], |members| members[0].holds(2)));
         assert!(idle.consumer.lost());
         idle.consumer.assign(&[]).unwrap();
-        assert!(!idle.consumer.lost(), "any assignment ends this state");
+        assert!(!idle.consumer.lost(), "after any assignment, the partitions no longer count as lost");
         assert!(drive(simulation, &mut [&mut idle, &mut member], |members| members.iter().all(|member| member.holds(1))));
-        assert!(idle.revocations.iter().any(|(_, lost)| *lost), "the revocation still awaited its answer");
+        assert!(idle.revocations.iter().any(|(_, lost)| *lost), "the revocation was still queued");
     });
 }
 
@@ -155,7 +155,7 @@ fn static_member_is_fenced_after_an_outage_longer_than_its_session() {
         assert!(drive(simulation, &mut [&mut member], |members| members[0].holds(1)));
         simulation.take_all_down(14 * SECOND);
         simulation.sleep(20 * SECOND);
-        assert!(!member.turn(Duration::ZERO), "it is fenced");
+        assert!(!member.turn(Duration::ZERO), "the member is fenced");
     });
 }
 
@@ -216,7 +216,7 @@ fn member_that_does_not_poll_leaves_and_joins_again_at_its_next_poll() {
         simulation.sleep(5 * SECOND);
         assert_eq!(simulation.group("group").1, 1);
         simulation.sleep(25 * SECOND);
-        assert_eq!(simulation.group("group").1, 0, "it has left, and does not join before the next poll");
+        assert_eq!(simulation.group("group").1, 0, "the client has left and does not rejoin before the next poll");
         let rejoined = |members: &[&mut Member]| members[0].holds(4) && !members[0].revocations.is_empty();
         assert!(drive(simulation, &mut [&mut member], rejoined));
         assert_eq!(member.revocations.iter().map(|(partitions, lost)| (partitions.len(), *lost)).collect::<Vec<_>>(), [(4, true)]);
@@ -265,9 +265,9 @@ fn member_cut_off_from_its_coordinator_is_replaced_while_it_keeps_reading() {
         let coordinator = simulation.lock().cluster.coordinator("group");
         process.cut_off(coordinator, 15 * SECOND);
         (0..3).for_each(|partition| append(simulation, &at("in", partition), ["1"]));
-        assert!(simulation.wait_for(SECOND, 14 * SECOND, || simulation.group("group").1 == 0), "its session expires");
+        assert!(simulation.wait_for(SECOND, 14 * SECOND, || simulation.group("group").1 == 0), "the session of the member expires");
         process.wait();
-        let Some(Ended::Returned((was_lost, read))) = process.take_outcome() else { panic!("the process does not return") };
-        assert!(was_lost && read >= 2, "it reads from the other brokers: {read}");
+        let Some(Ended::Returned((was_lost, read))) = process.take_outcome() else { panic!("the process did not return") };
+        assert!(was_lost && read >= 2, "the member reads from the other brokers: {read}");
     });
 }

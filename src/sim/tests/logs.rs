@@ -80,7 +80,7 @@ fn position_outside_the_log_is_reported_and_no_longer_read() {
         // Retention deletes the records before offset 3. So the seek to offset 1 below moves the position before the log start.
         simulation.append(&of, record("new"));
         simulation.delete_before(&of, 3);
-        assert!(member.consumer.seek(&of, 3).is_err(), "librdkafka has stopped to read the partition");
+        assert!(member.consumer.seek(&of, 3).is_err(), "librdkafka has stopped reading the partition");
         member.consumer.restart(std::slice::from_ref(&of), &[(of.clone(), 3)]).unwrap();
         batch.out_of_range = false;
         while batch.messages.len() < 2 {
@@ -107,7 +107,7 @@ fn truncation_is_detected_after_the_log_has_grown_again() {
         let mut batch = Batch::default();
         while !batch.out_of_range {
             member.consumer.poll(&mut batch, 10, SECOND).unwrap();
-            assert!(batch.messages.is_empty(), "the position is past what was cut off");
+            assert!(batch.messages.is_empty(), "the position is past the truncated records");
         }
     });
 }

@@ -120,7 +120,7 @@ fn stopped_process_does_not_run() {
         assert_eq!(count.load(Ordering::Relaxed), 5);
         process.resume();
         simulation.sleep(SECOND / 2);
-        assert_eq!(count.load(Ordering::Relaxed), 6, "the sleep was over long ago");
+        assert_eq!(count.load(Ordering::Relaxed), 6, "the sleep ended while the process was stopped");
     });
 }
 

@@ -189,7 +189,7 @@ fn offsets_of_an_old_generation_are_refused() {
         let error = producer.send_offsets(&[(at("in", 0), 5, String::new())], &membership, TIMEOUT).unwrap_err();
         assert!(error.requires_abort, "{error:?}");
         producer.abort_transaction(TIMEOUT).unwrap();
-        // The coordinator does not check a request that does not name a member.
+        // The coordinator checks a request only if it contains a member id, a generation, or an instance id.
         producer.begin_transaction().unwrap();
         producer.send_offsets(&[(at("in", 0), 7, String::new())], &SimMembership::outsider("group"), TIMEOUT).unwrap();
         producer.commit_transaction(TIMEOUT).unwrap();

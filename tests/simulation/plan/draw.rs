@@ -29,7 +29,7 @@ impl Favorites {
 }
 
 impl Plan {
-    /// The plan of a seed, with this number of faults.
+    /// The plan of a seed. `faults` is the number of faults.
     pub fn draw(seed: u64, faults: usize) -> Self {
         let mut random = SplitMix(seed ^ 0x5eed);
         let options = Options::of_seed(seed);
@@ -58,7 +58,7 @@ impl Plan {
         };
         let mut members = 1;
         let part = plan.records / (faults + 1);
-        // A separate generator, so that older seeds keep their plans.
+        // Use a separate generator to keep the plans of older seeds.
         let favorites = Favorites::draw(&mut SplitMix(seed ^ 0xfa70));
         let step = |number: usize| {
             let fault = Fault::draw(&plan, members, &favorites, &mut random);
@@ -77,8 +77,8 @@ impl Plan {
             plan.steps.retain(|step| step.fault != Fault::DeleteRepartitionTopic);
         }
         if plan.steps.iter().any(|step| step.fault.changes_conditions()) && !table::promise(plan.rows()).exact {
-            // If the plan does not promise exact output, the worker may read records again and judge them by the new condition. The test
-            // then does not know the expected verdicts.
+            // If the plan does not promise exact output, the worker may read records again and judge them by the new condition. In that
+            // case, the test does not know the expected verdicts.
             plan.steps.retain(|step| !step.fault.changes_conditions());
         }
         if plan.steps.iter().any(|step| matches!(step.fault, Fault::LoseOffsets | Fault::ResetOffset { .. })) {
@@ -94,8 +94,8 @@ impl Plan {
             plan.steps.retain(|step| !matches!(step.fault, Fault::Change(change) if needs_it(change)));
         }
         if plan.has(&Fault::Change(Change::When)) {
-            // After a change of `emit`, the worker evaluates all records again. It would apply the current `when` to records that an
-            // earlier `when` has selected.
+            // After a change of `emit`, the worker evaluates all records again. The worker would apply the current `when` to records that
+            // an earlier `when` has selected.
             plan.steps.retain(|step| step.fault != Fault::Change(Change::Emit));
         }
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
@@ -120,8 +120,8 @@ impl Plan {
         }
         if random.below(20) == 0 {
             plan.partitions = pick(&mut random, &[50, 100]);
-            // A transaction over all partitions takes up to a few seconds. Restoring all partitions takes even longer. The worker does not
-            // poll meanwhile, so it needs the default `max.poll.interval.ms`.
+            // A transaction over all partitions takes up to a few seconds. Restoring all partitions takes even longer. During both, the
+            // worker does not poll, so it needs the default `max.poll.interval.ms`.
             (plan.transaction_ms, plan.max_poll_ms) = (10_000, None);
         }
         // With many partitions, the plan would spend most of its time on the server's queries. If the changelog is deleted, the server
@@ -134,7 +134,7 @@ impl Plan {
         // The brokers' timestamps are far from the event times, so keys would expire when `time` changes.
         let keeps_time = !plan.has(&Fault::Change(Change::Time));
         plan.append_time = has_brokers_clock && random.below(6) == 0 && keeps_time;
-        // A separate generator, so that older seeds keep their plans.
+        // Use a separate generator to keep the plans of older seeds.
         let mut random = SplitMix(seed ^ 0x7a77);
         if plan.may_have_pattern() && random.below(8) == 0 { plan.with_pattern(&mut random) } else { plan }
     }
@@ -143,7 +143,7 @@ impl Plan {
         ["start = \"latest\"", "instance_id", "a space that topics share"].iter().all(|option| !self.options.has(option))
     }
 
-    /// Adds a pattern to the plan, and steps at which topics appear.
+    /// Adds a pattern to the plan, and steps that create topics.
     fn with_pattern(mut self, random: &mut SplitMix) -> Self {
         self.pattern = true;
         // A filter that is configured for the server belongs to one space. Each new topic has its own space, so the server must use the
@@ -243,8 +243,8 @@ impl Fault {
                 36 if has_changelog && by_keys => Self::RecreateInputAndDisks,
                 37 if has_changelog => Self::Server { killed, ms },
                 40 if has("on_truncation = \"continue\"") => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
-                // The worker cannot know whether records are missing between its checkpoint and the remaining records, so it does what
-                // `cold_start` sets.
+                // The worker cannot know whether records are missing between its checkpoint and the remaining records, so it follows
+                // `cold_start`.
                 41 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireInput,
                 42 => Self::FormerLeader,
                 43 if has_changelog && by_keys && has("start = \"earliest\"") && !has("cold_start = \"fail\"") => Self::DeleteChangelog,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub enum Fault {
     /// `kill -9` and a restart.
     Kill,
-    /// `kill -9` after this number of client calls.
+    /// `kill -9` after the given number of client calls.
     KillAfter(u64),
     /// `kill -9` at the n-th pass of a fault point.
     KillAt(String, u32),
@@ -49,7 +49,7 @@ pub enum Fault {
     FullDisk {
         ms: u64,
     },
-    /// The state directory is deleted under the running process.
+    /// The state directory is deleted while the process runs.
     DeleteDisk,
     /// All processes stop and start with another configuration.
     Change(Change),

@@ -30,8 +30,8 @@ pub struct Plan {
     pub transaction_ms: u64,
     /// The maximum number of records per transaction.
     pub transaction_records: usize,
-    /// For each of the first two members, the number of client calls after which it is killed. `None` if the group starts with one member
-    /// that is not killed.
+    /// For each of the first two members, the number of client calls before it is killed. `None` if the group starts with one member that
+    /// is not killed.
     #[serde(default)]
     pub begin_kills: Option<[u64; 2]>,
     /// True if the changelog has an aborted transaction before the group starts, as left by a killed `unseen seed`.
@@ -54,7 +54,8 @@ pub struct Plan {
     /// True if the input has `message.timestamp.type=LogAppendTime`.
     #[serde(default)]
     pub append_time: bool,
-    /// The lead of each process's wall clock over the brokers' clock at its first start, in milliseconds.
+    /// The difference between each process's wall clock at its first start and the brokers' clock, in milliseconds. Positive if the
+    /// process's clock is ahead.
     #[serde(default)]
     pub clocks_ms: [i64; MEMBERS],
     /// True if the input is configured by a pattern, which also matches topics that appear later.
@@ -122,7 +123,7 @@ impl Plan {
                 Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk if lacks_changelog => {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                // With `cold_start = "empty"`, a joining member does not rebuild partitions for which it has no checkpoint.
+                // With `cold_start = "empty"`, a joining member does not rebuild partitions without a checkpoint.
                 Fault::DeleteChangelog if has("cold_start = \"empty\"") => "the state directory is lost or harmed, without a changelog",
                 // A repartition topic is trimmed, so another process cannot read its records again.
                 Fault::DeleteChangelog if has("repartition = true") && self.starts_others() => {

@@ -65,7 +65,7 @@ fn worker_that_polls_too_seldom_loses_its_partitions() {
 }
 
 /// Tests each set of brokers that a process may be unable to reach. With some sets, the process stays a member but cannot read or commit
-/// all of its partitions. With others, it can read but is no longer a member.
+/// all of its partitions. With others, the process can read but is no longer a member.
 #[test]
 fn output_is_exact_if_a_worker_cannot_reach_some_brokers() {
     for bits in 1..8 {
@@ -106,7 +106,7 @@ fn late_answers_to_rebalances_leave_no_partition_unread() {
 }
 
 /// With `at_least_once`, a new owner proves its membership with a commit before it announces itself. For an input without a committed
-/// offset, it must commit the starting offset, not the offset up to which it has read.
+/// offset, it must commit the starting offset, not its current position.
 #[test]
 fn a_proof_of_membership_commits_no_records() {
     check(&parse(include_str!("../seeds/membership_proved_at_uncommitted_position.txt")));

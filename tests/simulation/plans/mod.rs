@@ -1,7 +1,8 @@
 //! Promise: in the situations that the test names describe, the output is as docs/contributing/promises.md promises.
 //!
 //! Random plans reach most of these situations, but only with some seeds. These plans reach them in every run. Most plans have an
-//! `instance_id`. Without it, the group would wait until the session of a killed process ends, and the stream would end before that.
+//! `instance_id`. Without an `instance_id`, the group would wait until a killed process's session ends, and the stream would end before the
+//! session does.
 
 mod entries;
 mod fault_points;
@@ -50,7 +51,7 @@ fn plan(options: &[&str], steps: impl IntoIterator<Item = Step>) -> Plan {
     Plan { steps: steps.into_iter().collect(), ..serde_json::from_value(plan).expect("a plan") }
 }
 
-/// A fault 50 ms after this number of records.
+/// A fault 50 ms after the first `at` records.
 fn step(at: usize, fault: Fault) -> Step {
     Step { at, delay_ms: 50, who: 0, fault }
 }

@@ -93,8 +93,8 @@ fn a_kill_after_records_expired_forgets_no_key() {
     check_kept("expired_records_not_logged", include_str!("../seeds/killed_after_expiry.txt"));
 }
 
-/// A member is suspended after it has read a committed offset. Meanwhile, another member takes the partition over, commits more, and
-/// deletes the records of the repartition topic that all checkpoints contain.
+/// A member is suspended after it has read a committed offset. While the member is suspended, another member takes the partition over,
+/// commits more, and deletes the records of the repartition topic that all checkpoints contain.
 #[test]
 fn an_outdated_committed_offset_is_not_taken_for_expired_records() {
     check_kept("outdated_offset_believed", include_str!("../seeds/outdated_offset.txt"));

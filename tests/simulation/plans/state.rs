@@ -50,8 +50,8 @@ fn a_lost_changelog_is_replaced_by_records_that_were_not_trimmed() {
     check_kept("trimmed_before_checkpoint", include_str!("../seeds/changelog_lost_after_a_trim.txt"));
 }
 
-/// A member comes back with a checkpoint from before the changelog was recreated. By then, the changelog contains the whole window, and the
-/// input does not.
+/// A member comes back with a checkpoint from before the changelog was recreated. The new changelog already contains the whole window, and
+/// the input does not.
 #[test]
 fn a_changelog_with_the_whole_window_replaces_an_older_checkpoint() {
     check(&parse(include_str!("../seeds/checkpoint_older_than_changelog.txt")));
@@ -75,7 +75,7 @@ fn a_hole_after_an_unfinished_warm_up_is_read_from_the_input() {
 }
 
 /// A process is killed after it has logged a part of its warm-up. The next rebuild reads this part from the changelog and the rest from the
-/// input. To judge the rest, it needs keys that have expired by now.
+/// input. To judge the rest, the rebuild needs keys that have already expired.
 #[test]
 fn a_rebuild_that_ends_in_a_warm_up_keeps_expired_keys() {
     check(&parse(include_str!("../seeds/expired_keys_needed_by_warm_up.txt")));

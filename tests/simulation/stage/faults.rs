@@ -63,9 +63,9 @@ impl Stage<'_> {
         let add = |stage: &mut Self| {
             if stage.plan.options.has("instance_id") {
                 // Static members that return within their session keep the previous assignment, without the new partitions. So all sessions
-                // must end first. A late heartbeat can delay this.
+                // must end first. A late heartbeat can extend a session.
                 let is_empty = || stage.simulation.group(GROUP).1 == 0;
-                assert!(stage.simulation.wait_for(STEP, stage.limit, is_empty), "the sessions of processes that have ended do not end");
+                assert!(stage.simulation.wait_for(STEP, stage.limit, is_empty), "the sessions of ended processes do not expire");
             }
             for topic in ["in", "other"] {
                 stage.simulation.add_partitions(topic, stage.plan.partitions.unsigned_abs() + MORE_PARTITIONS);
@@ -98,11 +98,11 @@ impl Stage<'_> {
         self.start(number);
     }
 
-    /// Reads a whole partition of the input. Waits first until the followers of a new leader have fetched all records, because the leader
-    /// may hide the latest records until then.
+    /// Reads a whole partition of the input. Waits first until the followers have fetched all records, because a new leader may otherwise
+    /// hide the latest records.
     fn read_whole(&self, partition: i32) -> Vec<TestRecord> {
         let is_visible = || self.simulation.offsets(&at("in", partition)).is_none_or(|[_, last_stable, _, end]| last_stable == end);
-        assert!(self.simulation.wait_for(STEP, self.limit, is_visible), "a part of the input stays above its last stable offset");
+        assert!(self.simulation.wait_for(STEP, self.limit, is_visible), "some records of the input stay above the last stable offset");
         self.read("in", partition, Isolation::ReadCommitted)
     }
 
@@ -134,8 +134,7 @@ impl Stage<'_> {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input");
     }
 
-    /// Aborts a transaction in each partition of the input. Then expires all records, so that the log start offset is past the group's
-    /// offset.
+    /// Aborts a transaction in each partition of the input. Then expires all records, so the log start offset is past the group's offset.
     pub(super) fn expire_input(&mut self) {
         for partition in 0..self.partitions() {
             let (of, read) = (at("in", partition), self.read_whole(partition));
@@ -221,7 +220,7 @@ impl Stage<'_> {
     /// Waits until everything is read, then resets the group's offset. Keys of records after the new offset must then be emitted again.
     /// Exceptions are keys of earlier records and keys of records that the output rejects, because these keys count as seen.
     pub(super) fn reset_offset(&mut self, of: &TopicPartition, back: Offset) {
-        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its offset is set back");
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its offset is reset");
         self.while_all_are_down(|stage| {
             let Some([low, ..]) = stage.simulation.offsets(of) else { return };
             let Some((committed, metadata)) = stage.simulation.committed(GROUP, of) else { return };
@@ -258,6 +257,6 @@ impl Stage<'_> {
         let times = self.times_emitted();
         let missing = self.again.iter().find(|(id, least)| times.get(*id).is_none_or(|times| times < least));
         let missing = missing.map(|(id, _)| String::from_utf8_lossy(id));
-        assert!(missing.is_none(), "key {missing:?} was not emitted again after the group's offset was set back");
+        assert!(missing.is_none(), "key {missing:?} was not emitted again after the group's offset was reset");
     }
 }

@@ -38,7 +38,8 @@ pub(super) struct Life {
 pub(super) type View = Arc<Mutex<(Arc<Config>, Arc<Stats>)>>;
 
 impl Life {
-    /// The reason why the process is not ready, or the partition that still has a lag. `None` if the process is ready and has no lag.
+    /// Returns the reason if the process is not ready, or the partition that still has a lag. Returns `None` if the process is ready and
+    /// has no lag.
     pub(super) fn trouble(&self) -> Option<String> {
         let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
         let process =
@@ -152,18 +153,18 @@ impl Stage<'_> {
         "in good order, or killed".to_owned()
     }
 
-    /// Panics if a process must never exit for this reason.
+    /// Panics if `error` must never end a process.
     pub(super) fn check_reason(error: &str) {
         let is_wrong = ["from its changelog: ", "arrived through the consumer's own queue", "another consumer group or key space writes"];
         assert!(!is_wrong.iter().any(|wrong| error.contains(wrong)), "a process ended: {error}");
-        // Any other reason is allowed if it is temporary. If it is not, the group does not commit everything, and the plan fails.
+        // Any other error is allowed if it is temporary. After a permanent error, the group does not commit everything, and the plan fails.
     }
 
     /// Restarts processes that have ended, calls `tend_server`, and compares the output so far.
     pub(super) fn tend(&mut self) {
         for number in 0..self.members.len() {
             if self.members[number].running.as_ref().is_some_and(|life| life.process.has_ended()) {
-                let life = self.members[number].running.take().expect("it was running");
+                let life = self.members[number].running.take().expect("the process was running");
                 self.members[number].ended = self.end_of(&life);
                 self.start(number);
             }
@@ -187,7 +188,7 @@ impl Stage<'_> {
     }
 
     pub(super) fn life(&self, number: usize) -> &Life {
-        self.members[number].running.as_ref().expect("it is running")
+        self.members[number].running.as_ref().expect("the process is running")
     }
 
     pub(super) fn stop_one(&mut self, number: usize, killed: bool) {
@@ -281,7 +282,7 @@ fn join<T>((thread, done): Thread<T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Starts the thread that watches the topics. It ends the round if the topics to read have changed, or if the process must stop.
+/// Starts the thread that watches the topics. The thread ends the round if the topics to read have changed, or if the process must stop.
 fn watch(
     broker: &SimBroker,
     config: &Arc<Config>,

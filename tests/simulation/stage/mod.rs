@@ -27,12 +27,12 @@ const MORE_PARTITIONS: u32 = 2;
 const GROUP: &str = "group";
 /// The number of records before the group starts.
 const BEFORE: usize = 20;
-/// The time in which the group must commit everything after the last fault.
+/// The time limit for the group to commit everything after the last fault.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The limit for a worker with a defect, which may never commit everything.
 const LIMIT_WITH_DEFECT: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(100);
-/// The maximum number of client calls in a plan. A worker exceeds it only if it loops forever.
+/// The maximum number of client calls in a plan. Only a worker that loops forever exceeds it.
 const STEPS_MAX: u64 = 5_000_000;
 
 type Configs = BTreeMap<(String, Vec<String>), Arc<Config>>;

@@ -16,7 +16,7 @@ use unseen::follower::{self, Follower, Query, Unavailable};
 use unseen::runtime;
 use unseen::sim::{Ended, Isolation, Process, SimBroker};
 
-/// The number of keys that occur in no record, to count false positives.
+/// The number of keys that do not occur in any record, to count false positives.
 const STRANGERS: usize = 200;
 const INTERVAL: Duration = Duration::from_millis(250);
 /// The error of a server whose configuration differs from the workers' configuration.
@@ -162,7 +162,7 @@ impl Stage<'_> {
         let now = self.simulation.broker_clock();
         let is_asked =
             |stage: &Self| stage.server.as_ref().is_some_and(|server| server.answers.iter().any(|(given, _)| given.as_of_ms > now));
-        assert!(self.wait_for(self.limit, is_asked), "the server does not get to know everything");
+        assert!(self.wait_for(self.limit, is_asked), "the server does not learn everything that was committed");
         if let Some(server) = &mut self.server
             && let Some(process) = server.process.take()
         {
