@@ -61,7 +61,7 @@ fn flags_become_a_valid_configuration() {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
     // An existing file is not overwritten.
-    assert!(refused(init(&args).arg(&file)).contains("exists; name another file with -o"));
+    assert!(refused(init(&args).arg(&file)).contains("exists; choose another file with -o"));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn sample_becomes_a_configuration_that_deduplicates_it() {
 #[test]
 fn errors_name_the_missing_flag() {
     let message = refused(init(&["--sample", "-"]).write_stdin("{\"id\":1}\n{\"id\":2}\n"));
-    assert!(message.starts_with("error: no key fits the records; name one with --key\n"), "{message}");
+    assert!(message.starts_with("error: no key fits the records; set one with --key\n"), "{message}");
     let message = refused(init(&["--sample", "-"]).write_stdin("{\"id\":1,\"x\":2}\n{\"id\":1,\"x\":2}\n"));
     assert!(message.starts_with("error: the records have no times to propose a window from; set --window"), "{message}");
     let message = refused(&mut init(&["--key", "id"]));
@@ -110,7 +110,7 @@ fn secrets_are_not_written_to_the_file() {
 fn records_without_the_proposed_key_need_a_topic() {
     let sample = orders().replacen("{\"id\":1,", "{", 1);
     let error = refused(init(&["--ignore", "/at", "--sample", "-"]).write_stdin(sample.clone()));
-    assert!(error.contains("1 of 1320 records have no such key and would stop the worker"), "{error}");
+    assert!(error.contains("1 of 1320 records do not have this key and would stop the worker"), "{error}");
     let text = printed(init(&["--ignore", "/at", "--dead-letters", "news.dead", "--sample", "-"]).write_stdin(sample));
-    assert!(text.contains("# - 1 of 1320 records have no such key, so on_invalid decides what happens to them."), "{text}");
+    assert!(text.contains("# - 1 of 1320 records do not have this key, so on_invalid decides what happens to them."), "{text}");
 }

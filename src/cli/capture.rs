@@ -37,7 +37,7 @@ Output: one JSON object per record and line, as in `kcat -J` except for data tha
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// Topic to read; need not be an input. Required if the configuration has several inputs
+    /// Topic to read; need not be an input. Required if the configuration has several inputs or a pattern
     #[arg(short, long)]
     topic: Option<String>,
     /// Partition to read [default: all]. Repeat the option to read several

@@ -193,7 +193,7 @@ fn pattern_json(pattern: &Pattern) -> Value {
     json
 }
 
-/// Returns the features of the cluster as a table, or an empty string if there are none.
+/// Returns the cluster's features as a table, or an empty string if the list is empty.
 fn features(features: &[Feature]) -> String {
     if features.is_empty() {
         return String::new();

@@ -38,7 +38,7 @@ pub struct Args {
     /// A field is a JSON value, or a string without quotes. `1` looks up both the number and the string.
     #[arg(long, value_name = "PART")]
     key: Vec<String>,
-    /// Input topic, or the space of one of its entries; required if the configuration has several topics
+    /// Input topic, or an entry's `space` if several entries read the topic; optional if there is only one choice
     #[arg(short, long, value_name = "INPUT", requires = "key")]
     topic: Option<String>,
     /// Partition to look up the key in [default: all partitions that can contain the key]
@@ -51,7 +51,7 @@ pub struct Args {
     /// uncertain unless the filter is exact
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), requires = "capture")]
     partitions: Option<u32>,
-    /// With --capture, time at which the stream was read, in RFC 3339 [default: modification time of the file]
+    /// With --capture, time when the stream was read, in RFC 3339 [default: modification time of the file]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339_weak, requires = "capture")]
     read_at: Option<SystemTime>,
     /// Print JSON

@@ -41,7 +41,7 @@ pub struct Args {
     /// Addresses of the brokers
     #[arg(short, long, value_name = "HOST:PORT,...", default_value = "localhost:9092")]
     bootstrap_servers: String,
-    /// Consumer group, which also names the changelog topics and the transactional ids [default: unseen-INPUT]
+    /// Consumer group, and prefix of the changelog topics and the transactional ids [default: unseen-INPUT]
     #[arg(short, long, value_name = "NAME")]
     group_id: Option<String>,
     /// librdkafka property, such as `security.protocol=SSL`. Repeat the option for several properties
@@ -54,7 +54,7 @@ pub struct Args {
     /// Length of the window [default: twice the longest time between duplicates of the sample; without a sample, 24h]
     #[arg(long, value_name = "TIME", value_parser = window)]
     window: Option<String>,
-    /// Distinct keys per window in the whole topic [default: those of the sample; without a sample, 10M]
+    /// Distinct keys per window in the whole topic [default: estimate from the sample; without a sample, 10M]
     #[arg(long, value_name = "N", value_parser = flags::keys)]
     capacity: Option<u64>,
     /// Topic for records without a key. Without this topic, the first such record stops the worker
@@ -69,8 +69,7 @@ pub struct Args {
     /// JSON pointer to the record's time in an ndjson sample: integer milliseconds, or RFC 3339
     #[arg(long, value_name = "POINTER", requires = "sample")]
     time: Option<String>,
-    /// JSON pointer to a field in which duplicates may differ, such as an attempt number. Repeat the option for several
-    /// fields
+    /// JSON pointer to a field that may differ between duplicates, such as an attempt number. Repeat the option for several fields
     #[arg(long, value_name = "POINTER", conflicts_with = "key")]
     ignore: Vec<String>,
     /// Create the output topic and the dead-letter topic if they do not exist, with the number of partitions of the input topic
@@ -87,7 +86,7 @@ pub struct Args {
 /// Returns an error if no key fits the sample, the flags do not make a valid configuration, the brokers do not answer, or the file exists.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_stdout = args.output_file.as_os_str() == "-";
-    ensure!(is_stdout || !args.output_file.exists(), "{} already exists; name another file with -o", args.output_file.display());
+    ensure!(is_stdout || !args.output_file.exists(), "{} already exists; choose another file with -o", args.output_file.display());
     if let Some((name, _)) = args.property.iter().find(|(name, value)| config::is_secret(name) && !value.starts_with("${")) {
         bail!(
             "-X {name}: a secret would be readable in the file; write '{name}=${{VARIABLE}}' or '{name}=${{file:PATH}}', which unseen reads at each start"
@@ -145,7 +144,7 @@ impl Broker {
         };
         self.capture.read(&|| interrupt.received(), &|trouble| eprintln!("{trouble}"), &mut take)?;
         ensure!(!interrupt.received(), "interrupted; nothing was written");
-        ensure!(count > 0, "topic {:?} has no records to propose a key from; name the key with --key", args.input);
+        ensure!(count > 0, "topic {:?} has no records to propose a key from; set the key with --key", args.input);
         usable(args, Proposal::new(&*lines, Format::Kcat, None, &compare(args)?).with_context(|| args.input.clone())?)
     }
 
@@ -175,11 +174,11 @@ fn compare(args: &Args) -> anyhow::Result<CompareContent> {
 /// the worker.
 fn usable(args: &Args, proposal: Proposal) -> anyhow::Result<Proposal> {
     if proposal.parts.is_empty() {
-        bail!("no key fits the records; name one with --key\n\n{}", proposal.text().trim_end());
+        bail!("no key fits the records; set one with --key\n\n{}", proposal.text().trim_end());
     }
     if proposal.without_key > 0 && args.dead_letters.is_none() {
         bail!(
-            "{} of {} records have no such key and would stop the worker; name a topic for them with --dead-letters, or another key with --key\n\n{}",
+            "{} of {} records do not have this key and would stop the worker; set a topic for them with --dead-letters, or another key with --key\n\n{}",
             proposal.without_key,
             proposal.records,
             proposal.text().trim_end()
@@ -212,7 +211,7 @@ fn configuration(args: &Args, proposal: Option<&Proposal>) -> anyhow::Result<Str
     Ok(render(args, &key, window.as_deref().unwrap_or("24h"), capacity.unwrap_or(10_000_000), &more))
 }
 
-/// Returns the value of `key_conflicts` for the configuration: the fields in which duplicates may differ.
+/// Returns the value of `key_conflicts` for the configuration: the fields that may differ between duplicates.
 fn conflicts(args: &Args) -> String {
     let pointers: Vec<_> = args.ignore.iter().map(|pointer| quoted(pointer)).collect();
     if pointers.is_empty() { "true".to_owned() } else { format!("{{ except = [{}] }}", pointers.join(", ")) }

@@ -37,7 +37,7 @@ pub struct Args {
     /// Override a setting of the configuration, for example `--set topics.0.window=2h`. Repeat the option to override several
     #[arg(long, value_name = "PATH=VALUE", value_parser = super::key_value, requires = "config")]
     set: Vec<(String, String)>,
-    /// Input topic, or the space of one of its entries; required if the configuration has several topics
+    /// Input topic, or an entry's `space` if several entries read the topic; optional if there is only one choice
     #[arg(short, long, value_name = "INPUT", requires = "key")]
     topic: Option<String>,
 }
@@ -87,7 +87,7 @@ fn row(partition: &StoredPartition) -> [String; 9] {
     ]
 }
 
-/// Returns a table of the slices of all partitions, or an empty string if there are none.
+/// Returns a table of the slices of all partitions, or an empty string if no partition has slices.
 fn slices<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
     let mut rows = vec![["slice of", "from", "to", "keys", "full", "memory"].map(str::to_owned)];
     for partition in partitions {

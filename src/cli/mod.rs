@@ -1,4 +1,4 @@
-//! The command line: one file per command. The only module that uses clap and anyhow.
+//! The command line: one file per command. Only this module uses clap and anyhow.
 
 mod capture;
 mod check;

@@ -2,8 +2,8 @@
 //!
 //! The export is on if `OTEL_EXPORTER_OTLP_ENDPOINT` is the HTTP address of a collector, such as `http://localhost:4318`, or
 //! `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is an address with a path, such as `http://localhost:4318/v1/traces`. This module has its own
-//! implementation of OTLP 1.0 (JSON over HTTP/1.1 without TLS), because the OpenTelemetry libraries would add eighty packages. It must
-//! never block a worker: if the collector is slow, spans are dropped.
+//! implementation of OTLP 1.0 (JSON over HTTP/1.1 without TLS), because the OpenTelemetry libraries would add eighty packages. The export
+//! never blocks a worker: if the collector is slow, spans are dropped.
 
 use serde_json::{Map, Value, json};
 use std::fmt::Debug;
@@ -77,8 +77,8 @@ impl Drop for ExportGuard {
         self.stop.store(true, Ordering::Relaxed);
         // If the queue is full, the thread is awake already.
         let _ = self.wake.try_send(Value::Null);
-        // The thread drops its sender when it ends, which ends this wait. The wait has a timeout, because an unreachable collector may
-        // block the thread for longer than `SHUTDOWN_TIMEOUT`.
+        // When the thread ends, it drops its sender, and `recv_timeout` returns. The wait has a timeout, because an unreachable collector
+        // may block the thread for longer than `SHUTDOWN_TIMEOUT`.
         let _ = self.ended.recv_timeout(SHUTDOWN_TIMEOUT);
     }
 }

@@ -73,17 +73,17 @@ pub struct Args {
     /// Memory limit for the whole topic, such as 2GiB. Also shows the error rate of each kind within that limit
     #[arg(long, value_name = "SIZE", value_parser = flags::bytes)]
     memory: Option<u64>,
-    /// Format of a line of the sample
+    /// Format of the sample's lines
     #[arg(short, long, value_enum, default_value_t = super::replay::LineFormat::Ndjson, conflicts_with_all = ["keys", "rate"])]
     format: super::replay::LineFormat,
     /// Configuration file, in TOML or YAML; defines the key, formats, window, slices, and rate. If this option, --key, and --ignore are all
-    /// omitted, the variable `UNSEEN_CONFIG` names the file
+    /// omitted, `plan` uses the file in the environment variable `UNSEEN_CONFIG`, if any
     #[arg(short, long, value_name = "FILE", conflicts_with = "key", requires = "sample")]
     config: Option<PathBuf>,
     /// Override a setting of the configuration, for example `--set topics.0.window=2h`. Repeat the option to override several
     #[arg(long, value_name = "PATH=VALUE", value_parser = super::key_value, requires = "sample")]
     set: Vec<(String, String)>,
-    /// Input topic, or the space of one of its entries; required if the configuration has several topics
+    /// Input topic, or an entry's `space` if several entries read the topic; optional if there is only one choice
     #[arg(short, long, value_name = "INPUT", requires = "sample")]
     topic: Option<String>,
     /// Part of the key: a JSON pointer such as /order/id, `key` for the record key, or `header:NAME`. Repeat the option for each part
@@ -93,7 +93,7 @@ pub struct Args {
     /// capture, or the whole line of ndjson.
     #[arg(long, value_name = "PART", value_parser = key_part::parse, conflicts_with_all = ["keys", "rate"])]
     key: Vec<KeyPart>,
-    /// JSON pointer to a field in which duplicates may differ, such as an attempt number. Repeat the option for several fields
+    /// JSON pointer to a field that may differ between duplicates, such as an attempt number. Repeat the option for several fields
     ///
     /// Only for a proposed key. Fields within that field may differ too.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate", "key", "config"])]
@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
     let required = topic.and_then(|topic| topic.time.as_ref()).filter(|time| !time.optional && args.time.is_some());
     if let Some(time) = required {
-        usage(format!("--time: the topic's `time` already names {}; leave out --time", time.place));
+        usage(format!("--time: the topic's `time` already specifies {}; leave out --time", time.place));
     }
     let proposal = args.sample.as_deref().filter(|path| path.is_file() && config.is_none() && args.key.is_empty());
     let proposal = proposal.map(|path| propose(args, path)).transpose()?;
@@ -219,7 +219,7 @@ fn sample(
         },
         when: topic.map_or_else(Vec::new, |topic| topic.when.clone()),
         earlier,
-        // An ndjson line is plain JSON, without a frame that names a schema.
+        // An ndjson line is plain JSON, without a frame that refers to a schema.
         formats: match topic {
             Some(topic) if format == Format::Kcat => topic.formats.clone(),
             Some(_) => Formats::default(),
@@ -250,7 +250,7 @@ fn slices(args: &Args, topic: Option<&Topic>) -> u32 {
     args.slices.or(topic.map(|topic| topic.window.slices())).unwrap_or(DEFAULT_SLICES)
 }
 
-/// Returns the window in which to count the keys of the sample.
+/// Returns the window for counting the keys of the sample.
 fn window_of_sample(args: &Args, topic: Option<&Topic>, proposal: Option<&Proposal>) -> Option<Window> {
     let named = args.window.map(|window| i64::try_from(window.as_millis()).unwrap_or(i64::MAX));
     let proposed = proposal.and_then(|proposal| i64::try_from(proposal.window_ms?).ok());

@@ -50,7 +50,7 @@ JSON output (--json): one object.
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// Input topic; required if the configuration has several inputs
+    /// Input topic; required if the configuration has several inputs or a pattern
     #[arg(short, long, value_name = "INPUT")]
     topic: Option<String>,
     /// Format of a line
@@ -69,7 +69,7 @@ pub struct Args {
     /// has `time`
     #[arg(long, value_name = "POINTER")]
     time: Option<String>,
-    /// Time at which the stream was read, in RFC 3339 [default: modification time of the file, or now for stdin]
+    /// Time when the stream was read, in RFC 3339 [default: modification time of the file, or now for stdin]
     ///
     /// A record with a time more than `max_future` ahead of --read-at does not move the window, as in the worker.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339_weak)]
@@ -84,7 +84,7 @@ pub struct Args {
     input: Option<PathBuf>,
 }
 
-/// Format of a line of a captured stream.
+/// Format of the lines of a captured stream.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(super) enum LineFormat {
     /// The value of a record
@@ -199,7 +199,7 @@ fn time_warnings(summaries: &[(&Topic, Summary)], read_at: SystemTime) -> Vec<St
     let warning = |(topic, summary): &(&Topic, Summary)| {
         let &Summary { records, future, future_time, stream_time, .. } = summary;
         let recent = RecentTimes { records, future, future_time, stream_time };
-        let warning = recent.warning(topic.max_future, "the time at which they were read", runtime::millis(read_at))?;
+        let warning = recent.warning(topic.max_future, "the time when they were read", runtime::millis(read_at))?;
         Some(if summaries.len() > 1 { format!("space {:?}: {warning}", topic.space) } else { warning })
     };
     timed.filter_map(warning).collect()
@@ -317,7 +317,7 @@ fn report(summary: &Summary, rules: &[&Topic], args: &Args, elapsed: Duration) -
         let ahead = common(rules, |topic| topic.max_future).map(|ahead| humantime::format_duration(ahead).to_string());
         let ahead = ahead.as_deref().unwrap_or("`max_future`");
         let what =
-            format!("{}: more than {ahead} ahead of the time at which they were read; did not move the window", HumanCount(summary.future));
+            format!("{}: more than {ahead} ahead of the time when they were read; did not move the window", HumanCount(summary.future));
         let hint = if args.read_at.is_none() { "; set that time with --read-at" } else { "" };
         row("future", what + hint);
     }

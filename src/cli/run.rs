@@ -23,7 +23,7 @@ use tokio::sync::mpsc::UnboundedSender;
 const JOIN_LOG_DELAY: Duration = Duration::from_secs(4);
 /// Interval of the progress log line.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
-/// Time between two checks for a stop request while there is no topic to read.
+/// Time between two checks for a stop request while the worker has no topic to read.
 const WAIT_STEP: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
@@ -102,7 +102,7 @@ async fn round(
         let (config, stop, view) = (Arc::clone(config), Arc::clone(&stop), view.clone());
         move || start(&config, &stop, &view, earlier, &events)
     };
-    // Use another thread, because the start may wait for a broker, and this thread must handle signals meanwhile.
+    // Start in another thread: the start may wait for a broker, but this thread must handle signals.
     let starting = std::thread::spawn(threads);
     let (mut running, mut failure, mut changed) = (usize::from(config.worker.workers), None, None);
     let mut deadline = None;
@@ -283,7 +283,7 @@ fn may_start(resolved: Result<Resolved, worker::Error>, failure: Option<(anyhow:
             tracing::warn!(?added, ?removed, "the topics that match the patterns in `input` have changed; starting the workers again");
             Ok(resolved)
         }
-        // Keep the error that ended the workers, even if there is now another error, such as that of a stop request.
+        // Keep the error that ended the workers, even if there is now another error, for example because of a stop request.
         (_, Some((error, _))) => Err(error),
         (resolved, None) => Ok(resolved?),
     }
@@ -294,7 +294,7 @@ fn missing_in(topics: &BTreeSet<&str>, others: &BTreeSet<&str>) -> Vec<String> {
     others.difference(topics).map(|topic| (*topic).to_owned()).collect()
 }
 
-/// Waits for a stop request. Called if there is no topic to read.
+/// Waits for a stop request. Called if the worker has no topic to read.
 fn wait(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         runtime::sleep(WAIT_STEP);

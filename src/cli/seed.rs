@@ -43,10 +43,10 @@ Formats:
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// File with each key and the time at which it was last seen; `-` reads from stdin
+    /// File with the keys and the times when they were last seen; `-` reads from stdin
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// Input topic, or the space of one of its entries; required if the configuration has several topics
+    /// Input topic, or an entry's `space` if several entries read the topic; optional if there is only one choice
     #[arg(short, long, value_name = "INPUT")]
     topic: Option<String>,
     #[command(flatten)]
@@ -69,7 +69,7 @@ struct FileArgs {
     /// Time of lines without a time: RFC 3339, or `now`
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Timestamp>,
-    /// JSON pointer or column name of the record key, from which the partition is computed
+    /// JSON pointer or column name of the record key, which determines the partition
     #[arg(long, value_name = "PLACE")]
     record_key: Option<String>,
     /// Partitioner of the producers: `murmur2` (Java) or `crc32` (librdkafka) [default: `serve.partitioner`]

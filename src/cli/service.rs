@@ -17,7 +17,7 @@ pub fn run(args: &ConfigArgs, events: Events, work: impl AsyncFnOnce(Arc<Config>
 }
 
 /// Makes a panic in any thread log its message and abort the process. Unwinding would hang instead, because it joins threads that never
-/// end. Meanwhile, the consumer would keep its partitions, and no other member could process them.
+/// end. The consumer of the hanging process would keep its partitions, and no other member could process them.
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let message = panic.payload().downcast_ref::<String>().map(String::as_str);

@@ -97,7 +97,7 @@ fn run_file(path: &Path, config: &Config, schemas: &Arc<dyn Schemas>, only: Opti
     Ok(chosen.map(|test| testing::run(config, test, schemas, &open)).collect())
 }
 
-/// Returns the test files next to a configuration file. Fails if there are none.
+/// Returns the test files next to a configuration file. Fails if no test file exists.
 fn default_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let files: Vec<_> = ["toml", "yaml", "yml"].map(|ending| path.with_extension(format!("test.{ending}"))).into();
     let there: Vec<_> = files.iter().filter(|file| file.exists()).cloned().collect();

@@ -41,11 +41,11 @@ pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config
     }
 }
 
-/// Returns the topic with the named input, or the only topic if there is no name. For an input with several entries, the name is the space
-/// of an entry.
+/// Returns the topic with the input `name`, or the only topic if `name` is `None`. If several entries read the input, `name` must be the
+/// space of one of these entries.
 ///
 /// # Errors
-/// Fails if no topic has that name, or if there is no name and the configuration has several topics.
+/// Fails if no topic has this name, or if `name` is `None` and the configuration has several topics or a pattern.
 pub fn choose<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c Topic> {
     let rule = match name {
         Some(name) => config.rule(name),
@@ -54,17 +54,17 @@ pub fn choose<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c 
     rule.map_err(|message| anyhow!("--topic: {message}"))
 }
 
-/// Returns the name of the input, or of the only input if there is no name.
+/// Returns the input `name`, or the only input if `name` is `None`.
 ///
 /// # Errors
-/// Fails if no topic has that input, or if there is no name and the configuration has several inputs.
+/// Fails if no topic has this input, or if `name` is `None` and the configuration has several inputs or a pattern.
 pub fn input<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c str> {
     let topic = match name {
         Some(name) => config.topic(name).map_err(|message| anyhow!("--topic: {message}"))?,
         None => match config.only_input() {
             Some(only) => return Ok(&only.input),
             None if !config.patterns.is_empty() => {
-                bail!("the configuration has a pattern; name a topic with --topic: {}", config.inputs())
+                bail!("the configuration has a pattern; choose a topic with --topic: {}", config.inputs())
             }
             None => bail!("the configuration has several topics; choose one with --topic: {}", config.inputs()),
         },

@@ -1,6 +1,7 @@
 //! Rejects YAML files whose aliases expand to too many values. An alias `*name` repeats the value that is marked with `&name`.
 //!
-//! A few lines with aliases of aliases can expand to more values than fit into memory. Must only count the values and never build them.
+//! A few lines with aliases of aliases can expand to more values than fit into memory. This module therefore only counts the values and
+//! never builds them.
 
 use std::collections::BTreeMap;
 use yaml_rust2::parser::{Event, MarkedEventReceiver, Parser};
@@ -16,7 +17,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     // The count up to a syntax error is enough, because the parser stops there as well.
     let _ = Parser::new_from_str(text).load(&mut counter, true);
     if counter.values > VALUES_MAX {
-        return Err(format!("the file has more than {VALUES_MAX} values, including those of aliases (`*name`); use fewer values"));
+        return Err(format!("the file has more than {VALUES_MAX} values after its aliases (`*name`) are expanded; use fewer values"));
     }
     Ok(())
 }
@@ -24,7 +25,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
 #[derive(Default)]
 struct Counter {
     values: u64,
-    /// The number of values inside each marked value, by the parser's id of its mark `&name` (the anchor).
+    /// Number of values inside each anchor (`&name`), by the parser's ID of the anchor.
     anchors: BTreeMap<usize, u64>,
     /// The lists and tables that are still open, each with its anchor and with the number of values before it.
     open: Vec<(usize, u64)>,

@@ -1,6 +1,6 @@
 //! The effective configuration: the values of all layers and the defaults of all other options.
 //!
-//! Must never show a secret.
+//! The effective configuration never contains a secret.
 
 use super::load;
 use super::{Config, Diagnostics, Errors, schema, secrets};

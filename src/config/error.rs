@@ -1,6 +1,6 @@
 //! The errors of a configuration, which are all reported at once.
 //!
-//! Must never show the value of a Kafka property.
+//! An error never shows the value of a Kafka property, because the value may be a secret.
 
 use std::collections::BTreeMap;
 use std::fmt;

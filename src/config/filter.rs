@@ -7,7 +7,7 @@ use crate::filter::{AtMaxMemory, Demand, Growth, Kind, Size, Spec, Window};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// The lowest false-positive rate for which filters are sized correctly.
+/// The lowest supported false-positive rate. Filters would not be sized correctly for lower rates.
 pub(super) const RATE_MIN: f64 = 1e-9;
 
 /// The filter that stores the seen keys of a topic.
@@ -15,8 +15,8 @@ pub(super) const RATE_MIN: f64 = 1e-9;
 pub struct Filter {
     /// The kind of filter, such as `aging`.
     pub kind: Kind,
-    /// Number of distinct keys of the whole topic in a window. `None` if the window is a number of keys, which is then the capacity, or if
-    /// the kind has no capacity.
+    /// Number of distinct keys of the whole topic in a window. `None` for a window by count, because its number of keys is the capacity,
+    /// and for kinds without a capacity.
     pub capacity: Option<u64>,
     /// Maximum share of unseen records that the filter drops by mistake when it is filled to its capacity.
     pub false_positive_rate: f64,
@@ -106,8 +106,8 @@ impl Filter {
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // This text is stored with the state, and the state is reused only if the text has not changed. The pattern lists all options, so
-        // that a new option does not compile until this function handles it.
+        // This text is stored with the state, and the state is reused only if the text has not changed. The pattern lists all options, so a
+        // new option does not compile until this function handles it.
         let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } } =
             self;
         f.write_str(kind.name())?;

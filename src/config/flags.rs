@@ -61,7 +61,7 @@ pub fn per_time(text: &str) -> Result<(u64, Duration), String> {
     parsed.ok_or_else(|| expected("a rate such as \"5000/s\" or \"2M/h\"", &Value::from(text)))
 }
 
-/// Returns the number of distinct keys in a window, if new keys arrive at this rate.
+/// Returns the number of distinct keys in a window if new keys arrive at `rate`.
 ///
 /// # Errors
 /// Returns an error message if the number is 0 or more than 100 billion.

@@ -1,6 +1,6 @@
 //! The formats of a topic's keys and values and their schema files.
 //!
-//! Must never connect to a schema registry.
+//! Reads only local files. This module never connects to a schema registry.
 
 use super::error::Diagnostics;
 use super::units::expected;
@@ -66,7 +66,7 @@ impl FormatOption {
             let value = table.get(name);
             value.map(|value| value.as_str().map(str::to_owned).ok_or_else(|| expected(&format!("text for {name}"), value))).transpose()
         };
-        let named = table.get("kind").ok_or("kind is missing; set it, such as kind = \"avro\"")?;
+        let named = table.get("kind").ok_or("kind is missing; set it, for example kind = \"avro\"")?;
         Ok(Self { kind: kind(named)?, schema: text("schema")?, message: text("message")? })
     }
 }
@@ -84,7 +84,8 @@ pub(super) fn resolve(
     Some(Formats::new(key?, RecordFormat { encodings: encoding.0.clone(), ..value? }))
 }
 
-/// The fields that a schema must have: those of the key and of the compared content, and the field of the event time in the record value.
+/// The fields that a schema must have: the fields of the key, the fields of the compared content, and the event time's field in the record
+/// value.
 pub(super) type Wanted<'w> = (Vec<&'w KeySpec>, Option<&'w EventTime>);
 
 fn side(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {
@@ -131,7 +132,7 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
 fn check(local: &LocalSchema, (specs, time): &Wanted<'_>, is_key: bool) -> Result<(), String> {
     let is_second_there = || Extractor::compile(&local.schema, Message::Indexes(&[1]), &Places::default()).is_ok();
     if local.schema.format.has_messages() && local.message.is_none() && is_second_there() {
-        return Err("the schema has more than one message: set the type of the records, such as message = \"package.Name\"".to_owned());
+        return Err("the schema has more than one message: set the type of the records, for example message = \"package.Name\"".to_owned());
     }
     let side = if is_key { Side::Key } else { Side::Value };
     let mut missing = Vec::new();

@@ -1,7 +1,7 @@
 //! The topics that an entry of `[[topics]]` reads, and the placeholder `{input}`, which stands for the name of such a topic in other names.
 //!
-//! An entry with several inputs means the same as one entry for each input. Must never pass a list of inputs to another module: each
-//! [`Topic`] has a single input. `pattern` finds the inputs of an entry with a pattern.
+//! An entry with several inputs means the same as one entry for each input. Other modules never get a list of inputs: each [`Topic`] has a
+//! single input. `pattern` finds the inputs of an entry with a pattern.
 
 use super::error::{Diagnostics, required};
 use super::units::expected;
@@ -127,7 +127,7 @@ impl Config {
 }
 
 impl Topic {
-    /// Returns the names of the topics that the worker writes to, with the options that name them. A shadow writes to no topic at all.
+    /// Returns the names of the topics that the worker writes to, each with the option that sets it. The list is empty for a shadow topic.
     #[must_use]
     pub fn outputs(&self) -> Vec<(&'static str, &str)> {
         let Some(output) = &self.output else { return Vec::new() };

@@ -1,6 +1,6 @@
 //! Merges the layers: flags override the environment, which overrides the file. `raw` has the defaults.
 //!
-//! Keeps track of the layer that each value comes from. Must never depend on what an option means.
+//! Keeps track of the layer that each value comes from. This module never depends on the meaning of an option.
 
 use super::aliases;
 use super::error::{Diagnostics, ENVIRONMENT, FLAGS};
@@ -194,7 +194,7 @@ fn settings(environment: &Environment, diagnostics: &mut Diagnostics) -> config:
     config::Environment::with_prefix(PREFIX).separator(SEPARATOR).source(Some(settings))
 }
 
-/// Returns the correct name if a variable names an option with wrong separators.
+/// Returns the correct name if a variable refers to an option with wrong separators.
 fn meant(name: &str) -> Option<String> {
     let words: Vec<_> = name.strip_prefix(PREFIX)?.strip_prefix('_')?.split('_').filter(|word| !word.is_empty()).collect();
     let path = match words[..] {
@@ -279,7 +279,7 @@ fn lacks_space(name: &str, value: &Value) -> bool {
 }
 
 /// Flattens nested tables into names with dots, because TOML, the environment, and flags split an unquoted name such as `ssl.key.location`
-/// into nested tables. Returns the entries of the file first, so that the other layers override them.
+/// into nested tables. Returns the file's entries first, so the other layers override them.
 fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
     let mut entries = Vec::new();
     for (name, value) in table {
@@ -334,7 +334,7 @@ fn deserialize(mut tree: Json, diagnostics: &mut Diagnostics) -> Option<Raw> {
     None
 }
 
-/// Rewords an error message of Serde, so that it reads like our own messages.
+/// Rewords an error message of Serde to match our own messages.
 fn plain(message: &str) -> String {
     let reworded = ["invalid type: ", "unknown variant "].iter().find_map(|prefix| {
         let (got, wanted) = message.strip_prefix(prefix)?.split_once(", expected ")?;
@@ -346,8 +346,8 @@ fn plain(message: &str) -> String {
     message.replace("a sequence", "a list").replace("got sequence", "got a list").replace("got map", "got a table")
 }
 
-/// Removes the deepest value on the path. An element of a list becomes null, so that the other elements keep their indexes. Returns false
-/// if nothing was removed.
+/// Removes the deepest value on the path. A list element becomes null instead, so the other elements keep their indexes. Returns false if
+/// nothing was removed.
 fn remove(tree: &mut Json, path: &[Segment]) -> bool {
     match (path.split_first(), tree) {
         (Some((Segment::Map { key }, rest)), Json::Object(table)) => {

@@ -2,9 +2,9 @@
 //!
 //! Each layer overrides the previous layers: built-in defaults, the file (TOML or YAML), environment variables `UNSEEN__A__B`, and flags.
 //! `raw` has the options as written, and `resolve` converts them to the types of this module, which are always valid. All errors are
-//! reported at once. Each error names its source (such as the file) and the path of the option.
+//! reported at once. Each error contains its source (such as the file) and the path of the option.
 //!
-//! Must never connect to a broker or touch the state directory.
+//! This module never connects to a broker or touches the state directory.
 
 mod aliases;
 mod content;
@@ -85,7 +85,7 @@ pub struct Config {
     pub schema_registry: Option<SchemaRegistry>,
     /// The settings of `unseen serve`.
     pub serve: Serve,
-    /// The topics to deduplicate: one for each input of each entry. If there are no patterns, there is at least one.
+    /// The topics to deduplicate: one for each input of each entry. Without patterns, the list has at least one topic.
     pub topics: Vec<Topic>,
     /// The entries whose `input` is a pattern. [`Config::expand`] adds the topics that match.
     pub patterns: Vec<Pattern>,
@@ -137,7 +137,7 @@ pub struct Kafka {
     pub bootstrap_servers: String,
     /// The consumer group, and the prefix of internal topics and transactional ids.
     pub group_id: String,
-    /// A static name of this process. The name makes the group membership static, so that a restart does not trigger a rebalance. Without a
+    /// A static name of this process. The name makes the group membership static, so a restart does not trigger a rebalance. Without a
     /// static name, transactional ids contain the id of the state directory.
     pub instance_id: Option<String>,
     /// The start position of a partition without a committed offset.
@@ -178,7 +178,7 @@ pub enum Start {
     Latest,
 }
 
-/// The action if a partition's log ends before the position up to which the worker has read it.
+/// The action if a partition's log ends before the next offset that the worker would read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTruncation {
@@ -215,13 +215,13 @@ pub struct Worker {
 }
 
 impl Delivery {
-    /// Returns the default of `linger.ms`: how long the producer waits for more records of a partition before it sends them.
+    /// Returns the default of `linger.ms`, the time that the producer waits for more records of a partition before it sends them.
     ///
     /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. With a time of 1 ms
     /// per partition, all `partitions` together cause at most a thousand requests per second. The time is at most a quarter of the commit
-    /// interval, so that a partition has at most five requests per commit. In any case, it is at least 5 ms and at most 250 ms (four
-    /// requests per second). With few partitions, the time is short, because lingering records use memory. A commit flushes the producer
-    /// instead of waiting.
+    /// interval, so a partition has at most five requests per commit. In any case, it is at least 5 ms and at most 250 ms (four requests
+    /// per second). With few partitions, the time is short, because lingering records use memory. A commit flushes the producer instead of
+    /// waiting.
     #[must_use]
     pub fn linger(self, commit_interval: Duration, partitions: u32) -> Duration {
         match self {
@@ -257,7 +257,7 @@ pub enum Delivery {
 pub struct State {
     /// Directory of the checkpoints.
     pub dir: PathBuf,
-    /// True if seen keys are also written to a changelog topic, from which the state of a partition can be rebuilt.
+    /// True if seen keys are also written to a changelog topic. The state of a partition can be rebuilt from this topic.
     pub changelog: bool,
     /// The action for a partition that has neither a usable checkpoint nor a changelog.
     pub cold_start: ColdStart,
@@ -315,7 +315,7 @@ pub struct Topic {
     pub entry: usize,
     /// The name of the input topic.
     pub input: String,
-    /// The topic for unseen records. `None` for a shadow topic, for which the worker writes only its state.
+    /// The topic for unseen records. `None` for a shadow topic: the worker then writes only its state.
     pub output: Option<String>,
     /// Predicates that select the records to deduplicate: all of them must hold. Other records belong to the next rule of the input or are
     /// emitted without deduplication.
@@ -328,7 +328,7 @@ pub struct Topic {
     pub formats: Formats,
     /// True if records are first written to a repartition topic, in a partition that is chosen by key.
     pub repartition: bool,
-    /// The time or number of keys for which a key stays seen.
+    /// The window, by time or by number of keys. A key stays seen for one window.
     pub window: Window,
     /// The filter that stores seen keys.
     pub filter: Filter,
@@ -338,7 +338,7 @@ pub struct Topic {
     pub refresh: bool,
     /// The location of the event time in a record, or `None` for Kafka's timestamp.
     pub time: Option<EventTime>,
-    /// The maximum time by which a record's time may be ahead of the local clock. Later record times do not advance stream time.
+    /// The maximum time that a record may be ahead of the local clock. Later record times do not advance stream time.
     pub max_future: Duration,
     /// The action for records that are older than the window and have an unseen key.
     pub late: Late,
@@ -350,7 +350,7 @@ pub struct Topic {
     pub on_tombstone: OnTombstone,
     /// The action for records without a key and for records that the output rejects.
     pub on_invalid: OnInvalid,
-    /// The location of the value by which records and duplicates are counted. `None` if `count_by` is not set.
+    /// The field or header whose values get their own counts of records and duplicates. `None` if `count_by` is not set.
     pub count_by: Option<CountBy>,
     /// The comparison of duplicates with their originals. `None` if `key_conflicts` is not set.
     pub key_conflicts: Option<CompareContent>,
@@ -388,7 +388,7 @@ pub enum OnTombstone {
 #[serde(try_from = "serde_json::Value", rename_all = "snake_case")]
 #[schemars(!try_from)]
 pub enum OnInvalid {
-    /// Stop the worker with an error that names the record.
+    /// Stop the worker with an error that identifies the record.
     #[default]
     Fail,
     /// Drop invalid records.

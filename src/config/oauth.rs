@@ -1,6 +1,7 @@
 //! Sources of bearer tokens, for SASL logins to brokers and for schema registries.
 //!
-//! The properties have librdkafka's names. As in Kafka's Java clients, a `file` URL names a file with a token. Must never show a secret.
+//! The properties have librdkafka's names. As in Kafka's Java clients, a `file` URL refers to a file with a token. Errors and `Debug`
+//! output never show a secret.
 
 use super::error::Diagnostics;
 use super::properties::PATH;
@@ -64,7 +65,8 @@ pub struct OAuth {
     pub extensions: Vec<(String, String)>,
 }
 
-/// The SASL mechanism of Amazon MSK, as its Java library names it. On the wire, it is OAUTHBEARER with tokens that AWS credentials sign.
+/// The name of Amazon MSK's SASL mechanism in its Java library. On the wire, the mechanism is OAUTHBEARER with tokens that AWS credentials
+/// sign.
 const AWS: &str = "AWS_MSK_IAM";
 
 const PREFIX: &str = "sasl.oauthbearer.";

@@ -21,7 +21,7 @@ pub(super) fn when(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Op
             diagnostics.add(path, expected("at least one predicate", raw));
             None
         }
-        // Each predicate is parsed separately, so that an error has the path of the predicate.
+        // Parse each predicate separately, so an error has the path of its predicate.
         Value::Array(list) => {
             let all: Vec<_> = list.iter().enumerate().map(|(index, raw)| compiled(raw, &format!("{path}[{index}]"), diagnostics)).collect();
             all.into_iter().collect()

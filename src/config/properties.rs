@@ -1,6 +1,6 @@
 //! The librdkafka properties that a configuration can set. Properties that unseen sets itself are rejected.
 //!
-//! Must never show a value in an error message, because it may be a secret.
+//! Error messages never show a value, because the value may be a secret.
 
 use super::error::Diagnostics;
 use serde::Deserialize;
@@ -56,8 +56,8 @@ pub(super) const OWNED: [(&str, &str); 27] = [
 
 const CLASSIC: &str = "remove it: unseen uses the classic protocol and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
 
-/// Properties that only Kafka's Java clients have and for which there is a replacement, each with advice for the error message. librdkafka
-/// itself rejects all other properties that it does not know.
+/// Properties that only Kafka's Java clients have, each with advice for the error message. librdkafka itself rejects all other unknown
+/// properties.
 const JAVA: [(&str, &str); 17] = [
     ("buffer.memory", "use queue.buffering.max.kbytes"),
     ("fetch.max.wait.ms", "use fetch.wait.max.ms"),

@@ -51,8 +51,7 @@ pub(super) struct Kafka {
     pub(super) instance_id: Option<String>,
     /// Start position in a partition without a committed offset.
     pub(super) start: Start,
-    /// Action if a partition's log ends before the position up to which the worker has read it, for example after an unclean leader
-    /// election.
+    /// Action if a partition's log ends before the next offset to read, for example after an unclean leader election.
     pub(super) on_truncation: OnTruncation,
     /// Maximum time to wait for a broker at startup.
     pub(super) connect_timeout: Span,
@@ -217,8 +216,8 @@ pub(super) struct Serve {
     pub(super) is_set: bool,
     /// Address for Redis clients. If it is not a local address, set a password and `tls`.
     pub(super) listen: String,
-    /// Address of the metrics, the probes, and HTTP lookups, or `off`. The default differs from the default of `http.listen`, so that a
-    /// worker and a server can run side by side.
+    /// Address of the metrics, the probes, and HTTP lookups, or `off`. The default differs from the default of `http.listen`, so a worker
+    /// and a server can run side by side.
     pub(super) http_listen: String,
     /// Number of threads. The number of CPUs by default.
     pub(super) threads: Option<Count>,
@@ -290,20 +289,20 @@ pub(super) struct Topic {
     /// Topic for unseen records, such as `{input}.unseen`. Without it, the topic is a shadow: the worker evaluates, counts, and remembers
     /// its records but writes only its state.
     pub(super) output: Option<String>,
-    /// Records to deduplicate: those for which this predicate holds, or each predicate of a list. The worker emits all other records in
+    /// Predicate that selects the records to deduplicate, or a list of predicates that must all hold. The worker emits all other records in
     /// order, without deduplication. By default, it deduplicates all records.
     #[schemars(schema_with = "predicate::when_schema")]
-    // `resolve` parses this option, so that an error has the path of the predicate.
+    // `resolve` parses this option, so an error has the path of the predicate.
     pub(super) when: Option<Value>,
     /// Key space. Topics with the same space share their seen keys. The name of the input by default. A second entry with the same
     /// input needs a different space.
     pub(super) space: Option<String>,
     /// Key of a record: a part, or a list of parts. Records with the same key are duplicates. Required.
     #[schemars(schema_with = "key::schema")]
-    // `resolve` parses this option, so that an error has the path of the part.
+    // `resolve` parses this option, so an error has the path of the part.
     pub(super) key: Option<Value>,
-    /// Format of the record keys. Matters only if the record key or a field of the record key is read. The possible values are those of
-    /// `value_format`.
+    /// Format of the record keys. Matters only if the record key or a field of the record key is read. The possible values are the same as
+    /// for `value_format`.
     pub(super) key_format: FormatOption,
     /// Format of the values: `json`, `json_schema`, `avro`, or `protobuf`. All except `json` expect the frame of a schema registry.
     /// Use `{ kind = "avro", schema = "file.avsc" }` for records without a frame that all have this schema.
@@ -314,14 +313,15 @@ pub(super) struct Topic {
     /// Hash function for keys: `"xxh3"`, or, if untrusted parties choose the keys, `{ siphash = "32 hex digits" }` with a secret.
     #[schemars(schema_with = "forms::hash")]
     pub(super) hash: Option<Value>,
-    /// Records that retract their key, so that the next record with the key is emitted: those for which a predicate holds, as in
-    /// `when`, or those with a header, `{ header = "name" }`. Requires kind {retracts}, or `filter.confirm`.
+    /// Predicate that selects retractions, as in `when`, or `{ header = "name" }` for records with this header. After a retraction, the
+    /// next record with its key is emitted. Requires kind {retracts}, or `filter.confirm`.
     #[schemars(schema_with = "predicate::retract_schema")]
     pub(super) retract: Option<Value>,
     /// First write each record to an internal topic, `<group_id>-<input>-repartition`, in a partition that is chosen by key. Use it for
     /// inputs that are not partitioned by this key. Each record is then written twice.
     pub(super) repartition: Switch,
-    /// Window in which unseen remembers a key: a duration in stream time, or a number of keys, `{ keys = 1000000 }`. Required.
+    /// Length of the window: a duration in stream time, or a number of keys, `{ keys = 1000000 }`. unseen remembers a key for one window.
+    /// Required.
     #[schemars(required)]
     pub(super) window: Option<Length>,
     /// The filter that stores seen keys.
@@ -332,7 +332,7 @@ pub(super) struct Topic {
     /// `optional = true` to use Kafka's timestamp for records without a usable time. Kafka's timestamp by default.
     #[schemars(schema_with = "key::time_schema")]
     pub(super) time: Option<Value>,
-    /// Maximum time by which a record may be ahead of the local clock. Records that are further ahead do not move the window.
+    /// Maximum time that a record may be ahead of the local clock. Records that are further ahead do not move the window.
     pub(super) max_future: Span,
     /// Action for records that are older than the window and whose keys are unseen.
     pub(super) late: Late,
@@ -340,7 +340,7 @@ pub(super) struct Topic {
     /// previous record of its key (`on_change`). `{ on_change = { except = ["/updated_at"] } }` ignores some fields.
     /// `{ on_change = { field = "/state" } }` compares only some parts, which have the form of `key`.
     #[schemars(schema_with = "content::emit_schema")]
-    // `resolve` parses this option, so that an error has the path of the part.
+    // `resolve` parses this option, so an error has the path of the part.
     pub(super) emit: Option<Value>,
     /// Action for duplicates.
     pub(super) on_duplicate: OnDuplicate,
@@ -479,7 +479,7 @@ pub(super) fn hashing(value: &Value) -> Result<Hashing, String> {
     }
 }
 
-/// Parses the location of a value by which records are counted: `{ header = "name" }` or `{ field = "/pointer" }`.
+/// Parses `count_by`, the location of a value: `{ header = "name" }` or `{ field = "/pointer" }`.
 pub(super) fn count_by(value: &Value) -> Result<CountBy, String> {
     match entry(value) {
         Some(("header", name)) => Ok(CountBy::Header(name.to_owned())),

@@ -1,6 +1,6 @@
 //! The connection to a schema registry.
 //!
-//! Must never show a password.
+//! Errors and `Debug` output never show a password.
 
 use super::error::Diagnostics;
 use super::oauth::{self, RegistryOAuth};

@@ -19,7 +19,7 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
     let log = log(raw.log, diagnostics);
     let schema_registry = registry::resolve(raw.schema_registry, diagnostics);
     let (topics, patterns) = topics::resolve(raw.topics, diagnostics);
-    // `serve.filters` can name the space of a topic that matches a pattern, so check the filters against such topics, too.
+    // `serve.filters` can contain the space of a topic that matches a pattern, so check the filters against such topics, too.
     let spaces = || raw.serve.filters.keys();
     let matched = patterns.iter().flat_map(|pattern| spaces().filter_map(|space| pattern.topic_of_space(space)));
     let with_filters: Vec<_> = topics.iter().cloned().chain(matched).collect();

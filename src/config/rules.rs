@@ -1,6 +1,6 @@
 //! Rules: entries of `[[topics]]` with the same input. A record belongs to the first rule whose `when` selects it.
 //!
-//! Must never let a record belong to no rule or to two rules, or let two rules of one input share their keys.
+//! Each record belongs to exactly one rule, and the rules of an input never share their keys.
 
 use super::error::Diagnostics;
 use super::{Config, Topic};
@@ -28,7 +28,7 @@ impl<'t> EarlierRules<'t> {
         self.0.iter().any(|(topic, _)| topic.reads_headers())
     }
 
-    /// Checks that a record belongs to none of the earlier rules. `formats` are the formats of the record's key and value.
+    /// Checks that a record does not belong to an earlier rule. `formats` are the formats of the record's key and value.
     ///
     /// # Errors
     /// Returns [`NoKey::Passes`] if the record belongs to an earlier rule, or another [`NoKey`] if this cannot be determined.
@@ -151,7 +151,7 @@ pub(super) fn fault(rules: &[Topic]) -> Option<String> {
 fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'static str, String)> {
     let Topic { input, space, .. } = topic;
     if previous.entry == topic.entry {
-        // The entry names the input twice. `topics::check_loops` has already reported that.
+        // The entry lists the input twice. `topics::check_loops` has already reported this error.
         return None;
     }
     let of = |other: &Topic| format!("topics[{}]", other.entry);
@@ -161,7 +161,7 @@ fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'sta
     if previous.when.is_empty() {
         let first = of(previous);
         let message = format!(
-            "{input:?} is already the input of {first}, which has no `when` and takes all records, so this entry would get none; set `when` in {first}, or move {first} after this entry"
+            "{input:?} is already the input of {first}, which has no `when` and leaves no records for this entry; set `when` in {first}, or move {first} after this entry"
         );
         return Some(("input", message));
     }
@@ -177,7 +177,7 @@ fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'sta
         Some((setting, format!("{} has the same input, {input:?}, and must have the same value, because {reason}", of(previous))))
     };
     if previous.repartition != topic.repartition {
-        return same("repartition", "either all records of an input are repartitioned, or none");
+        return same("repartition", "repartitioning applies to the whole input");
     }
     if previous.formats.key() != topic.formats.key() {
         return same("key_format", "each record has one format");
@@ -190,7 +190,7 @@ fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'sta
     }
     if previous.is_shadow() != topic.is_shadow() {
         let message = format!(
-            "{} also has the input {input:?}: set an output for both or for none, because unseen records of the entry without an output would be lost",
+            "{} also has the input {input:?}: set an output for both or for neither, because unseen records of the entry without an output would be lost",
             of(previous)
         );
         return Some(("output", message));

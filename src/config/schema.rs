@@ -1,6 +1,6 @@
 //! The JSON schema of a configuration, for editors and for the Helm chart.
 //!
-//! It is generated from the types of `raw` and from `forms`. Must never reject a valid configuration.
+//! The schema is generated from the types of `raw` and from `forms`. It never rejects a valid configuration.
 
 use super::forms::VARIABLE;
 use super::raw::Raw;
@@ -45,7 +45,7 @@ fn tidy(schema: &mut Schema) {
     }
 }
 
-/// Replaces placeholders such as `{grows}` with the kinds of filters that have this property, so that descriptions need not list kinds.
+/// Replaces placeholders such as `{grows}` with the kinds of filters that have this property, so descriptions need not list kinds.
 fn with_kinds(text: &str) -> String {
     let kinds = [
         ("{retracts}", Kind::list('`', |kind| kind.can_retract)),

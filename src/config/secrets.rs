@@ -1,13 +1,13 @@
 //! Recognizes options that contain secrets and hides their values.
 //!
-//! Owns the only list of the names of such options, except for a copy in the Helm chart (`_checks.tpl`), which cannot call Rust.
+//! The names of these options are listed only here and in the Helm chart (`_checks.tpl`), which cannot call Rust.
 
 use serde_json::{Value, json};
 
 const HIDDEN: &str = "(hidden)";
 
-/// An option is secret if its path contains one of these texts. They are parts of the names of librdkafka properties and of options of the
-/// schema registry, the servers, and the hash.
+/// Parts of the names of secret options: librdkafka properties, and options of the schema registry, the servers, and the hash. An option is
+/// secret if its path contains one of these texts.
 const SECRETS: [&str; 7] = ["password", "passphrase", "secret", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "siphash"];
 
 /// True if the value at a path, such as `kafka.properties.sasl.password`, is a secret.
@@ -16,9 +16,9 @@ pub(crate) fn is_secret(path: &str) -> bool {
     SECRETS.iter().any(|part| path.contains(part))
 }
 
-/// Returns `message`, the error message for a value with an invalid `${...}`. `message` can show a part of the value, so if the option is a
-/// secret, returns a message without the value instead. If the value is only a single reference, it does not contain the secret, so
-/// `message` is returned for every option.
+/// Returns `message`, the error message for a value with an invalid `${...}`. If the option is a secret, returns a message without the
+/// value instead, because `message` can show a part of the value. A value that is only a single reference does not contain a secret. In
+/// this case, `message` is returned for every option.
 pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
     let inner = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     if !is_secret(path) || inner.is_some_and(|inner| !inner.contains(['$', '{', '}'])) {

@@ -1,6 +1,6 @@
 //! The servers of `unseen serve`.
 //!
-//! Must never show the password.
+//! Errors and `Debug` output never show the password.
 
 use super::error::{Diagnostics, integer};
 use super::filter::{self, Filter};
@@ -34,7 +34,7 @@ pub struct Serve {
     pub tls: Option<Tls>,
     /// The partitions to follow. All partitions by default.
     pub partitions: Option<Partitions>,
-    /// The partitioner of the producers of the input topics, if known.
+    /// The producers' partitioner, if known.
     pub partitioner: Option<Partitioner>,
     /// True if clients can write to input topics.
     pub writes: bool,

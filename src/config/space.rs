@@ -1,6 +1,6 @@
 //! Key spaces: sets of topics that share their seen keys.
 //!
-//! Must never depend on anything except the names of spaces.
+//! The grouping depends only on the names of spaces.
 
 use super::{Config, Topic};
 use crate::record::SpaceId;

@@ -161,7 +161,7 @@ fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, 
     }
 }
 
-/// Checks that no input is also an output, and that an entry names each input only once.
+/// Checks that no input is also an output, and that an entry lists each input only once.
 fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     for (index, (path, topic)) in topics.iter().enumerate() {
         let input = &topic.input;
@@ -198,7 +198,7 @@ fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
         }
         if other.is_shadow() != topic.is_shadow() {
             let message = format!(
-                "{:?} and {:?} share the space {:?}: set an output for both or for none, because records whose keys only the shadow topic has seen would be lost",
+                "{:?} and {:?} share the space {:?}: set an output for both or for neither, because records whose keys only the shadow topic has seen would be lost",
                 other.input, topic.input, topic.space
             );
             diagnostics.add(&topic.setting("output"), message);
@@ -226,7 +226,7 @@ fn rules(topic: &Topic) -> [(&'static str, String); 13] {
     let Topic {
         entry: _,
         input: _,
-        output: _, // Either all topics have an output, or none has: see check_spaces.
+        output: _, // Either all topics have an output, or all are shadows: see check_spaces.
         when: _,   // Each topic selects its own records.
         space: _,
         key: _,     // Each topic has its own key. The hash must be equal, see below.

@@ -1,8 +1,7 @@
 //! The fields of a recorded stream, as columns. Each field is a candidate for a key.
 //!
-//! This module owns a table of hashes with a row per record, a column for each field of the first records, and one column for all other
-//! fields. It must never use more memory than its limit, regardless of the input. If the stream is longer than the limit allows, the table
-//! has only the start of the stream.
+//! The table has a row per record, a column for each field of the first records, and one column for all other fields. The cells are hashes.
+//! The memory of the table is limited. If the stream is longer than the limit allows, the table has only the start of the stream.
 
 use crate::content::{self, CompareContent};
 use crate::format::{Encoding, NoSchemas, RecordFormat, Scalar, compression};
@@ -39,7 +38,7 @@ pub(super) enum Place {
 pub(super) struct Column {
     pub(super) place: Place,
     pub(super) hashes: Vec<u64>,
-    /// Number of records in which the field is a time, or 0 if [`TIMES_MAX`] other fields had times earlier.
+    /// Number of records with a time in this field, or 0 if [`TIMES_MAX`] other fields had times earlier.
     times: usize,
 }
 
@@ -61,7 +60,7 @@ impl Column {
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) fields: Vec<Column>,
-    /// The column for all fields that have no column of their own. At the end, `read` moves it to the end of `fields` and leaves an empty
+    /// The column for all fields without a column of their own. At the end, `read` moves it to the end of `fields` and leaves an empty
     /// column here.
     rest: Column,
     /// For each record, the stream time of its partition when the record was read.

@@ -1,6 +1,6 @@
 //! The kinds of filters that a plan compares: all kinds that a topic can use ([`Kind::ALL`]), and a few others for comparison only.
 //!
-//! This module owns the cost and the guarantees of each kind. It must never build a filter.
+//! Computes the cost and the guarantees of each kind. This module never builds a filter.
 
 use super::Ask;
 use super::text::{count, whole_size};
@@ -92,10 +92,10 @@ fn offered(kind: Kind, ask: &Ask, rate: f64, slices: u32) -> Candidate {
     let (options, bytes) = match properties.size {
         Size::Capacity => (format!("capacity = \"{}\", false_positive_rate = {rate:e}, slices = {slices}", count(ask.keys)), 0),
         Size::Memory { least } => {
-            // Any amount of memory works. If none is requested, use the amount that the default kind needs to forget nothing.
+            // Any amount of memory works. Without a requested amount, use the memory that the default kind needs to forget nothing.
             let like_default =
                 || Kind::default().spec(window, &demand).map_or(0, |spec| spec.bytes(window)).saturating_mul(partitions(ask));
-            // Round the memory first, so that the plan is for exactly the memory in the configuration line.
+            // Round the memory first, so the plan uses exactly the memory in the configuration line.
             let (bytes, memory) = whole_size(ask.memory_bytes.unwrap_or_else(like_default).max(least));
             (format!("memory = \"{memory}\", false_positive_rate = {rate:e}"), bytes / partitions(ask))
         }

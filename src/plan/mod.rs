@@ -1,7 +1,7 @@
 //! Predicts the memory and the false-positive rate of filters.
 //!
-//! This module compares the kinds of filters by memory, by error rate at each load, and by guarantees. It also counts a sample of a stream
-//! and proposes a configuration for the sample. It must never build a filter.
+//! Compares the kinds of filters by memory, by error rate at each load, and by guarantees. This module also counts a sample of a stream and
+//! proposes a configuration for the sample. It never builds a filter.
 
 mod columns;
 mod kinds;
@@ -16,7 +16,7 @@ use crate::filter::Kind;
 use kinds::{Make, UNCHAINED, kinds, whole};
 use serde::Serialize;
 
-/// The loads for which tables have columns, as multiples of the planned number of keys.
+/// The loads that tables show in columns, as multiples of the planned number of keys.
 const LOADS: [f64; 4] = [1.0, 1.5, 2.0, 4.0];
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -78,7 +78,7 @@ pub struct Row {
     pub overfull: String,
     /// True if the kind fits into the requested memory, or `None` if no memory was requested.
     pub fits: Option<bool>,
-    /// The smallest rate within the requested memory. `None` if the kind does not fit at any rate, or if no memory was requested.
+    /// Lowest false-positive rate within the requested memory. `None` if the kind does not fit at any rate, or if no memory was requested.
     pub rate_within_memory: Option<f64>,
     /// The configuration line for the kind, or `None` if a topic cannot use the kind.
     pub configuration: Option<String>,
@@ -185,8 +185,8 @@ fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
     (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0
 }
 
-/// Returns the lowest rate at which a kind needs at most `bytes` per partition, between 1e-9 and 0.5. `None` if even a rate of 0.5 needs
-/// more.
+/// Returns the lowest false-positive rate of a filter that is sized for a rate from 1e-9 to 0.5 and fits into `bytes` per partition, or
+/// `None` if a filter does not fit even at 0.5.
 fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);
     // The configuration does not allow rates below 1e-9, and a filter with a rate above 0.5 is useless.
@@ -204,7 +204,7 @@ fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     Some(rounded(expected(high).rate))
 }
 
-/// Rounds to four significant digits. None of the formulas here is more precise.
+/// Rounds to four significant digits. The formulas here are not more precise.
 fn rounded(rate: f64) -> f64 {
     let digits = format!("{rate:.3e}").parse().unwrap_or(rate);
     // A rate that is computed as a difference can be -0, which would be printed with its sign.

@@ -2,8 +2,8 @@
 //!
 //! Keys are counted by their 128-bit fingerprints, in memory. The count is exact as long as all keys fit into memory. With more keys, the
 //! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, half of the keys are dropped
-//! as if they had never occurred and are ignored from then on. Their fingerprints determine which half. This module must never use more
-//! memory than its limit, regardless of the input.
+//! as if they had never occurred and are ignored from then on. Their fingerprints determine which half. The memory for keys is therefore
+//! limited, no matter how long the input is.
 
 use crate::config::{EarlierRules, Topic};
 use crate::filter::{Slice, Window};
@@ -17,14 +17,14 @@ use std::io::BufRead;
 use std::sync::Arc;
 
 /// Maximum number of keys in memory: just below the capacity of a hash table with 2^20 entries of 33 bytes each. An estimate of the
-/// distinct keys is based on about half of that number or more.
+/// distinct keys is based on about half of the maximum or more.
 const KEYS_MAX: usize = 900_000;
 
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
     pub format: Format,
     pub key: KeySpec,
-    /// Predicates that select records. A record for which a predicate does not hold counts only as passed.
+    /// Predicates that select records. A record that does not match all of them counts only as passed.
     pub when: Vec<Predicate>,
     /// Rules of the same input that come before this rule in the configuration. A record that one of these rules selects counts only as
     /// passed.
@@ -86,7 +86,7 @@ impl Sample {
         count(input, options, KEYS_MAX)
     }
 
-    /// Returns the number of keys to plan for: those of the busiest window if known, otherwise all.
+    /// Returns the number of keys to plan for: the keys in the busiest window if known, or else all distinct keys.
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.window_keys.unwrap_or(self.distinct)
@@ -156,8 +156,8 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
     Ok(sample)
 }
 
-/// The slice in which each key was last seen, and for each slice of a window, the number of keys that were last seen in it. Contains only
-/// keys whose fingerprints start with at least `halvings` zero bits.
+/// For each key, the slice of its last record. For each slice of a window, the number of keys whose last record is in that slice. Contains
+/// only keys whose fingerprints start with at least `halvings` zero bits.
 #[derive(Default)]
 struct Windows {
     window: Option<Window>,
@@ -228,8 +228,8 @@ impl Windows {
         if self.halvings == 0 { 0.0 } else { 1.0 / (counted.max(1) as f64).sqrt() }
     }
 
-    /// Ends the current slice and updates the largest number of distinct keys per window. A key counts only in the slice in which it was
-    /// last seen, so a window counts each key once.
+    /// Ends the current slice and updates the largest number of distinct keys per window. A key counts only in its last slice, so a window
+    /// counts each key once.
     fn close(&mut self) {
         let slices = self.window.map_or(1, Window::slices);
         let oldest = self.slice.before(slices - 1);
@@ -238,7 +238,7 @@ impl Windows {
     }
 }
 
-/// True if a key is still counted after the sampled share of keys was halved this many times.
+/// True if a key is still counted after the sampled share of keys was halved `halvings` times.
 const fn is_counted(fingerprint: Fingerprint, halvings: u32) -> bool {
     fingerprint.high().leading_zeros() >= halvings
 }

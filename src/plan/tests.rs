@@ -72,7 +72,7 @@ fn a_mean_is_below_the_peak() {
     assert!(table.contains("\nrate at        1x    1.5x      2x      4x    mean\n"), "{table}");
 }
 
-/// Slices adapt to the fullest of the previous slices plus an eighth. A plan for a pod has room for that.
+/// Slices adapt to the fullest of the previous slices plus an eighth. A plan for a pod includes this eighth.
 #[test]
 fn a_steady_filter_takes_the_memory_planned_for_a_pod() {
     const KEYS: u64 = 40_000;

@@ -180,7 +180,7 @@ pub(crate) fn size(bytes: u64) -> String {
 /// Rounds `bytes` down to a size that is readable in a configuration. Returns the size and its text, such as `40MiB`.
 pub(super) fn whole_size(bytes: u64) -> (u64, String) {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    // Keep at least two digits, so that rounding down loses little.
+    // Keep at least two digits, so rounding down loses little.
     let unit = units.into_iter().find(|(shift, _)| bytes >> shift >= 10 || (bytes > 0 && bytes.is_multiple_of(1 << shift)));
     unit.map_or_else(|| (bytes, bytes.to_string()), |(shift, unit)| (bytes >> shift << shift, format!("{}{unit}", bytes >> shift)))
 }

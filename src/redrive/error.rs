@@ -24,7 +24,7 @@ pub struct Rejected {
     pub error: String,
 }
 
-/// The reason why a pass over a dead-letter topic ended early.
+/// Reason for the early end of a pass over a dead-letter topic.
 pub(super) enum Failure {
     /// A topic rejected a batch, and it is unknown which of its records the topic rejects.
     Batch,

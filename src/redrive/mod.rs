@@ -2,13 +2,13 @@
 //!
 //! The group `<group_id>-redrive` stores the position in each dead-letter topic. One transaction writes dead letters and commits the
 //! positions after them, so each dead letter is redriven once, despite crashes and repeated commands. `<group_id>-redrive` is also the
-//! transactional id, so that a redrive fences an earlier redrive of the same group.
+//! transactional id, so a redrive fences an earlier redrive of the same group.
 //!
 //! If topics reject dead letters during a pass over a dead-letter topic, the pass is repeated from the committed positions without the
 //! rejected dead letters. Later redrives try to write them again.
 //!
-//! Owns the order of these passes. Must never write to a topic that is not in the configuration or read a dead letter that was added after
-//! the start.
+//! This module controls the order of these passes. It never writes to a topic that is not in the configuration, and it never reads a dead
+//! letter that was added after the start.
 //!
 //! | file | content |
 //! |---|---|
@@ -37,11 +37,11 @@ use target::{Origins, is_of_output, kind, names};
 use writer::Writer;
 
 const BATCH_BYTES: usize = 1_000_000;
-/// A maximum batch size in bytes that is so small that each record gets its own batch. It is used after a topic has rejected a batch, to
-/// find the records that the topic rejects.
+/// A maximum batch size in bytes that is so small that each record gets its own batch. After a topic has rejected a batch, a pass with this
+/// size finds the records that the topic rejects.
 const ONE_RECORD: usize = 1;
-/// Maximum number of rejected dead letters that a redrive skips in a dead-letter topic. If a partition has rejected dead letters beyond
-/// this number, the redrive of the partition ends before the first of them.
+/// Maximum number of rejected dead letters that a redrive skips in a dead-letter topic. After the maximum is reached, the redrive of a
+/// partition ends before its next rejected dead letter.
 const REJECTED_MAX: usize = 100;
 
 #[derive(Clone, Debug)]
@@ -81,8 +81,8 @@ impl Redriven {
 }
 
 /// Redrives the dead letters that exist at the start. Calls `progress` with the number of offsets read so far and the number of all offsets
-/// of the current pass. If a topic cannot be used, or if a dead letter is rejected, reports this and continues with the other topics and
-/// dead letters.
+/// of the current pass. If a topic cannot be used, or if a dead letter is rejected, reports the problem and continues with the other topics
+/// and dead letters.
 ///
 /// # Errors
 /// Returns an error if the configuration has no dead-letter topic, if this user lacks a permission on the group, if another redrive starts,
@@ -148,8 +148,8 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
 struct Letters {
     name: String,
     partitions: Vec<TopicPartition>,
-    /// The offset at which the redrive ends, by partition. At first, this is the partition's end at the start of the redrive. If the
-    /// redrive cannot skip a rejected dead letter, this is the offset of that dead letter.
+    /// The end offset of the redrive, by partition: the partition's end at the start of the redrive, or the offset of a rejected dead
+    /// letter that the redrive cannot skip.
     ends: BTreeMap<i32, Offset>,
     /// The number of passes that failed after the maximum number of rejected dead letters was reached.
     failed: usize,
@@ -207,7 +207,7 @@ impl<'a> Redrive<'a> {
             *end = (*end).min(*offset);
             if !self.redriven.unusable.contains_key(topic) {
                 let why = format!(
-                    "more than {REJECTED_MAX} of its dead letters were rejected, one of them by topic {target:?} ({error}), so the dead letters from {topic}[{partition}] offset {offset} on wait; change the topics that reject them, or select other dead letters with --reason and --topic"
+                    "more than {REJECTED_MAX} of its dead letters were rejected, one of them by topic {target:?} ({error}), so the redrive of {topic}[{partition}] ended before offset {offset}; change the topics that reject them, or select other dead letters with --reason and --topic"
                 );
                 self.leave_topic(&topic.clone(), why);
             }
@@ -227,7 +227,7 @@ impl<'a> Redrive<'a> {
         }
         if verdicts.iter().any(|&verdict| is_of_output(verdict)) {
             for input in self.origins.with_several_outputs() {
-                let why = "its entries have different outputs, and dead letters do not name their entry; redrive only the dead letters that go back to the input (without --reason)";
+                let why = "its entries have different outputs, and dead letters do not show their entry; redrive only the dead letters that go back to the input (without --reason)";
                 self.leave_topic(&input, why.to_owned());
             }
         }

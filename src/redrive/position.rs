@@ -1,7 +1,7 @@
 //! The position of a redrive in a partition of a dead-letter topic.
 //!
-//! Keeps track of which dead letters were redriven and stores this in the metadata of committed offsets. A redrive can leave out some kinds
-//! of dead letters, which a later redrive can select. Must never count a dead letter as redriven if it was not.
+//! Keeps track of the redriven dead letters and stores this state in the metadata of committed offsets. A redrive can leave out some kinds
+//! of dead letters, which a later redrive can select. A dead letter that was not redriven never counts as redriven.
 
 use crate::broker::{Committed, Note};
 use crate::record::Offset;
@@ -11,12 +11,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum size of the metadata of a committed offset. The brokers' default limit is 4096.
 const METADATA_MAX: usize = 4000;
-/// The number of bytes of a hash that stands for a kind. A collision between two kinds of a partition is extremely unlikely.
+/// Length in bytes of a hash that stands for a kind. A collision between two kinds of a partition is extremely unlikely.
 const HASH_BYTES: usize = 6;
-/// The name under which the metadata contains the offsets of rejected dead letters.
+/// The name of the metadata entry with the offsets of rejected dead letters.
 const REJECTED: &str = "rejected";
 
-/// The position in one partition. A kind of dead letters is represented by the topic that they name and their reason, such as
+/// The position in one partition. A kind of dead letters is identified by the topic that they refer to and their reason, such as
 /// `news.events/malformed`, or by the [`hash`] of this text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
@@ -43,8 +43,8 @@ impl Position {
         Self { next: *next, left_out: left_out.collect(), rejected: rejected.filter_map(|offset| offset.parse().ok()).collect() }
     }
 
-    /// Returns the metadata to commit with `next`. If the metadata is too large, replaces kinds with their hashes. Returns `None` if it is
-    /// still too large.
+    /// Returns the metadata to commit with `next`. If the metadata is too large, replaces kinds with their hashes. Returns `None` if the
+    /// metadata is still too large.
     pub(super) fn metadata(&self, topic_id: Option<&str>) -> Option<String> {
         [false, true].into_iter().map(|is_hashed| self.text(topic_id, is_hashed)).find(|text| text.len() <= METADATA_MAX)
     }

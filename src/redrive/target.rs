@@ -1,6 +1,6 @@
 //! The topic and partition that a dead letter is written to.
 //!
-//! Must never name a topic that the configuration does not name.
+//! A dead letter is never written to a topic that is not in the configuration.
 
 use super::position::hash;
 use crate::config::{Config, Topic};
@@ -13,16 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Origin {
     pub(super) input: String,
     output: String,
-    /// True if the input has several entries in the configuration, with different outputs. Dead letters do not name their entry, so it is
-    /// unknown which output they belong to.
+    /// True if the input has several entries in the configuration, with different outputs. Dead letters do not show their entry, so the
+    /// right output is unknown.
     has_outputs: bool,
-    /// The numbers of partitions of the topic that dead letters name, of the input, and of the output, in this order.
+    /// Number of partitions of the topic that dead letters refer to, of the input, and of the output, in this order.
     counts: [u32; 3],
-    /// True if dead letters name the repartition topic of the input.
+    /// True if dead letters refer to the repartition topic of the input.
     is_internal: bool,
 }
 
-/// The selected inputs of the configuration, by the topic that their dead letters name.
+/// The selected inputs of the configuration, by the topic that their dead letters refer to.
 #[derive(Debug, Default)]
 pub(super) struct Origins(BTreeMap<String, Origin>);
 
@@ -69,7 +69,7 @@ impl Origins {
         self.0.values().filter(|origin| origin.has_outputs).map(|origin| origin.input.clone()).collect()
     }
 
-    /// Returns the origin of dead letters that name this topic, or `None` if they are not selected.
+    /// Returns the origin of dead letters that refer to `topic`, or `None` if they are not selected.
     pub(super) fn of(&self, topic: &str) -> Option<&Origin> {
         self.0.get(topic)
     }
@@ -102,13 +102,13 @@ pub(super) const fn is_of_output(verdict: Verdict) -> bool {
     }
 }
 
-/// Returns the name of a kind of dead letters: the topic that the dead letters name, and their reason.
+/// Returns the name of a kind of dead letters: the topic that the dead letters refer to, and their reason.
 pub(super) fn kind(topic: &str, reason: &str) -> String {
     format!("{topic}/{reason}")
 }
 
 /// Maps every kind of dead letters that the configuration can have, and its hash, to the kind with the name of the input. Dead letters can
-/// name the repartition topic instead of the input.
+/// refer to the repartition topic instead of the input.
 pub(super) fn names(config: &Config) -> BTreeMap<String, String> {
     let topics = config.topics.iter().flat_map(|topic| named(config, topic).map(|(name, _)| (name, &topic.input)));
     let reasons = || dead_letter::verdicts().map(dead_letter::reason);
@@ -116,7 +116,7 @@ pub(super) fn names(config: &Config) -> BTreeMap<String, String> {
     kinds.flat_map(|(kind, of_input)| [(hash(&kind), of_input.clone()), (kind, of_input)]).collect()
 }
 
-/// Returns the topics that a topic's dead letters can name: the input and the repartition topic. The flag is true for the repartition
+/// Returns the topics that a topic's dead letters can refer to: the input and the repartition topic. The flag is true for the repartition
 /// topic.
 fn named(config: &Config, topic: &Topic) -> impl Iterator<Item = (String, bool)> {
     [(topic.input.clone(), false)].into_iter().chain(config.repartitioned(topic).map(|name| (name, true)))

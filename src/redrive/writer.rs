@@ -1,6 +1,6 @@
 //! The transactions of a redrive, which contain dead letters and the positions after them.
 //!
-//! Owns the size of a transaction. Must never commit a position without the dead letters before it.
+//! Limits the size and the age of a transaction. This module never commits a position without the dead letters before that position.
 
 use super::error::{Error, Failure, Rejected};
 use crate::broker::{HeaderChanges, Outgoing, Record as _, Refused, Sink, SinkError, Target};
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const RECORDS_MAX: usize = 1000;
-/// A transaction is committed when its keys and values reach this number of bytes.
+/// Size of a transaction's keys and values that triggers a commit, in bytes.
 const BYTES_MAX: usize = 16 << 20;
-/// A transaction is committed when its age reaches the transaction timeout divided by this number.
+/// Divisor of the transaction timeout. The result is the age of a transaction that triggers a commit.
 const TIMEOUT_SHARE: u32 = 4;
 
 pub(super) struct Writer<'a> {

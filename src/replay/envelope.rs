@@ -1,13 +1,13 @@
 //! A record as a line of JSON, as written by `unseen capture` and printed by `kcat -J`.
 //!
-//! Owns the names of the fields, for writing and for reading. Must never change a byte of a record. Bytes that are not UTF-8 are written in
-//! base64. The fields, in the order in which they are written:
+//! Defines the names of the fields, for writing and for reading. This module never changes a byte of a record. Bytes that are not UTF-8 are
+//! written in base64. A line has these fields, in this order:
 //!
 //! | field | content |
 //! |---|---|
 //! | `topic`, `partition`, `offset` | location of the record |
-//! | `tstype`, `ts` | source of the time, `create` or `logappend`, and the time in milliseconds. Left out if there is no time |
-//! | `headers` | alternating names and values, in order. A value can be null. Left out if there are no headers |
+//! | `tstype`, `ts` | source of the time, `create` or `logappend`, and the time in milliseconds. Left out if the record has no time |
+//! | `headers` | alternating names and values, in order. A value can be null. Left out if the record has no headers |
 //! | `headers_base64` | the headers in base64, if a name or a value is not UTF-8. `headers` is then left out |
 //! | `key`, `payload` | key and value as text, or null |
 //! | `key_base64`, `payload_base64` | the key or value in base64, if it is not UTF-8. `key` or `payload` is then left out |

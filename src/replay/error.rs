@@ -6,7 +6,7 @@ use crate::key::Part;
 use crate::record::Invalid;
 use std::io;
 
-/// Reason why a replay cannot start or had to stop.
+/// Error of a replay.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,8 +33,8 @@ pub enum Error {
         "the topic's `time` is header `{0}`, which an ndjson line does not have; record with `unseen capture` and replay with --format capture"
     )]
     TimeHeader(String),
-    /// [`Options::time`](super::Options::time) is set, but the topic's `time` already names a field or header.
-    #[error("--time: the topic's `time` already names {0}; leave out --time")]
+    /// [`Options::time`](super::Options::time) is set, but the topic's `time` already specifies a field or header.
+    #[error("--time: the topic's `time` already specifies {0}; leave out --time")]
     EventTime(String),
     /// [`Options::partitions`](super::Options::partitions) is greater than 1, but an ndjson line has no partition.
     #[error(
@@ -57,7 +57,7 @@ pub enum Error {
         line: u64,
         /// Number of bytes before the line.
         offset: u64,
-        /// The reason why the line cannot be read or evaluated.
+        /// The error of the line.
         fault: LineError,
     },
     /// The output cannot be written.
@@ -65,26 +65,26 @@ pub enum Error {
     Write(#[source] io::Error),
 }
 
-/// The reason why a line cannot be read or evaluated.
+/// Error of a line that cannot be read or evaluated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
     /// Reading the input failed.
     #[error("cannot read the line: {0}")]
     Read(#[from] io::Error),
-    /// The line is longer than this number of bytes.
+    /// The line is longer than the maximum, in bytes.
     #[error("the line is longer than {0} bytes; check that the input has one record per line")]
     Long(u64),
     /// The input starts like a file in this compression format.
     #[error("the input is compressed with {0}; decompress it first, for example with a pipe: `{0} -dc FILE | unseen ...`")]
     Compressed(&'static str),
-    /// The line is not in the format [`Format::Kcat`](super::Format::Kcat). Holds the parse error.
+    /// The line is not in the format [`Format::Kcat`](super::Format::Kcat). Contains the parse error.
     #[error("expected a record in the format of `unseen capture` or `kcat -J`: {0}")]
     Envelope(String),
     /// The record belongs to another topic, and [`Replay::reject_other_topics`](super::Replay::reject_other_topics) was called.
     #[error("the record belongs to topic {got:?}, not to {expected:?}")]
     Topic {
-        /// The topic that the line names.
+        /// The topic in the line.
         got: String,
         /// The input of the replayed rule.
         expected: String,
@@ -94,7 +94,7 @@ pub enum LineError {
         "partition {partition} does not exist; the number of partitions is {partitions}; set the topic's number of partitions with --partitions"
     )]
     Partition {
-        /// The partition that the line names.
+        /// The partition in the line.
         partition: i32,
         /// The value of [`Options::partitions`](super::Options::partitions).
         partitions: usize,
@@ -102,7 +102,7 @@ pub enum LineError {
     /// The record has no key, and the topic's `on_invalid` is `"fail"`.
     #[error("{0}; to continue after such records, set the topic's `on_invalid` to \"drop\", \"emit\", or {{ topic = \"...\" }}")]
     Invalid(Invalid),
-    /// The schema that the record names is not available.
+    /// The record's schema is not available.
     #[error("the record needs schema {schema}, which is not available: {why}")]
     Awaits {
         /// The id of the schema: a number or a GUID.

@@ -1,6 +1,6 @@
 //! One key of a recorded stream: its records, and the verdict of each.
 //!
-//! The exact window must contain only this key, so that its memory does not grow with the number of keys in the stream.
+//! The exact window contains only this key, so its memory does not grow with the number of keys in the stream.
 
 use super::{Error, Format, LineError, Lines, Others, Recorded, Replay};
 use crate::filter::Slice;
@@ -13,7 +13,7 @@ use std::io::BufRead;
 pub struct RecordedKey {
     /// The time that the window uses, or Kafka's timestamp if the record has no key.
     pub time: Option<Timestamp>,
-    /// Fingerprint of the key, or the reason why the record has no key.
+    /// Fingerprint of the key, or the reason for the missing key.
     pub fingerprint: Result<Fingerprint, NoKey>,
     /// Parts of the key as text, in order. Empty if there is no key.
     pub texts: Vec<String>,
@@ -26,7 +26,7 @@ pub struct RecordedKey {
 /// A record of the requested key, from [`Replay::follow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowedRecord {
-    /// Offset of the record. `None` if the line has none.
+    /// Offset of the record. `None` if the line has no offset.
     pub offset: Option<Offset>,
     /// Fingerprint of the key. With `emit = "on_change"`, it includes the compared content.
     pub fingerprint: Fingerprint,
@@ -35,7 +35,7 @@ pub struct FollowedRecord {
     pub verdict: Verdict,
     /// True if the record was dropped although an exact window would not have dropped it.
     pub is_wrong: bool,
-    /// The partition's current slice after the record. `None` if the partition has none yet.
+    /// The partition's current slice after the record. `None` if the partition has no slice yet.
     pub slice: Option<Slice>,
     /// The partition's stream time after the record, in milliseconds since the epoch.
     pub stream_time: Option<Timestamp>,

@@ -1,7 +1,7 @@
 //! Parses a line into a record, for each format.
 //!
-//! Owns the formats of lines, except for the fields of a capture, which `envelope` owns. Must never change a byte of a line, because the
-//! lines of unseen records are written as they were read.
+//! Parses all formats of lines, except for the fields of a capture, which `envelope` parses. This module never changes a byte of a line,
+//! because the lines of unseen records are written as they were read.
 
 use super::recorded::Recorded;
 use super::{LineError, envelope};

@@ -1,8 +1,8 @@
 //! Runs a recorded stream through the same key and dedup code as a worker, without Kafka.
 //!
-//! Owns the processing of a line: it parses the record, judges it, and writes the line byte for byte if the record is emitted. Must never
-//! decide differently than the worker and must never look at a clock: the caller provides the max timestamp. A replay reads only one input,
-//! so it does not know the keys of other inputs in the same key space.
+//! A replay parses each line, evaluates the record, and writes the line byte for byte if the record is emitted. It never decides
+//! differently than the worker, and it never reads a clock: the caller provides the max timestamp. A replay reads only one input, so it
+//! does not know the keys of other inputs in the same key space.
 
 mod envelope;
 mod error;
@@ -88,14 +88,14 @@ pub struct Replay<'t> {
     is_wrong: bool,
     /// The partition and the key that the exact window is limited to. `None` if the exact window has all keys.
     only: Option<(i32, Fingerprint)>,
-    /// The last record, if its partition and key are those in `only`.
+    /// The last record, if it has the partition and the key in `only`.
     followed: Option<FollowedRecord>,
     others: Others,
     /// The next rule of the input, for records that this rule does not select.
     next: Option<Box<Self>>,
 }
 
-/// Handling of a line that names another topic.
+/// Handling of a line from another topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Others {
     /// The record is evaluated with this topic's settings.
@@ -158,7 +158,7 @@ impl<'t> Replay<'t> {
             partitions: (0..partitions).map(|_| None).collect(),
             scratch: Scratch::default(),
             reader: Reader::default(),
-            // An ndjson line is plain JSON, without a frame that names a schema.
+            // An ndjson line is plain JSON, without a frame that refers to a schema.
             formats: if options.format == Format::Ndjson { Formats::default() } else { topic.formats.clone() },
             schemas: Arc::new(NoSchemas),
             // An ndjson line has no headers.
@@ -176,7 +176,7 @@ impl<'t> Replay<'t> {
         })
     }
 
-    /// Makes the replay fail at a line that names another topic. By default, the topic name in a line is ignored.
+    /// Makes the replay fail at a line from another topic. By default, the topic name in a line is ignored.
     #[must_use]
     pub fn reject_other_topics(self) -> Self {
         let next = self.next.map(|next| Box::new(next.reject_other_topics()));
@@ -203,7 +203,7 @@ impl<'t> Replay<'t> {
     /// although their key had not been seen go to `wrong`. Nothing is written to `wrong` unless [`Options::truth`] is set.
     ///
     /// `max_timestamp` is called for each record with a key and returns the latest record time that moves the window, in milliseconds since
-    /// the epoch. A worker uses the time at which it read the record, plus the topic's `max_future`.
+    /// the epoch. A worker uses the time when it reads the record, plus the topic's `max_future`.
     ///
     /// # Errors
     /// Fails at the first [`LineError`], or if `output` or `wrong` cannot be written.
@@ -279,7 +279,7 @@ impl<'t> Replay<'t> {
                     return self.without_key(*invalid);
                 }
             };
-        // With `only`, the caller names the partition that the record was read from, so `repartition` does not apply.
+        // `only` contains the partition that the record was read from, so `repartition` does not apply.
         let number = match self.only {
             None if self.topic.repartition => {
                 let spec = RecordSpec { content: None, ..spec };

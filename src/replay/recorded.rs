@@ -1,6 +1,6 @@
-//! A recorded record, regardless of the format of its line.
+//! A record of a recorded stream.
 //!
-//! Owns the fields of a record. Must never know the format of a line. `input` and `envelope` parse the formats.
+//! The type is the same for all formats of lines. `input` and `envelope` parse the formats.
 
 use crate::record::{Offset, Timestamp};
 use std::borrow::Cow;

@@ -1,6 +1,6 @@
 //! A replay of an input with several rules. A record belongs to the first rule that selects it.
 //!
-//! Owns the order of the rules, each of which has its own replay. Must never evaluate a record.
+//! Each rule has its own replay, which evaluates the records. This module only keeps the replays in the order of the rules.
 
 use super::{Error, Options, Replay, Summary};
 use crate::config::Topic;
@@ -9,7 +9,7 @@ impl<'t> Replay<'t> {
     /// Creates a replay of an input with several rules, in order. A record that no rule selects passes through the last rule.
     ///
     /// # Errors
-    /// Fails if the format does not support the key or the options of a rule, or if there is no rule.
+    /// Fails if the format does not support the key or the options of a rule, or if `rules` is empty.
     pub fn of_rules(rules: &[&'t Topic], options: &Options) -> Result<Self, Error> {
         let (first, rest) = rules.split_first().ok_or(Error::NoTopic)?;
         let next = if rest.is_empty() { None } else { Some(Box::new(Self::of_rules(rest, options)?)) };

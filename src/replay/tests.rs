@@ -142,11 +142,11 @@ fn a_recorded_stream_is_evaluated_by_event_times() {
     assert_eq!((summary.unseen, summary.untimed, summary.invalid.len()), (5, 1, 0));
     let with_time = Options { time: Some("/at".into()), ..options(Format::Ndjson) };
     let error = replay(&by_field(false), &with_time, b"").unwrap_err().to_string();
-    assert_eq!(error, "--time: the topic's `time` already names field `/ts`; leave out --time");
+    assert_eq!(error, "--time: the topic's `time` already specifies field `/ts`; leave out --time");
     assert!(replay(&by_field(true), &with_time, b"").is_ok());
     let error = replay(&timed(TimePlace::Header("ts".into()), false), &options(Format::Ndjson), b"").unwrap_err().to_string();
     assert!(error.starts_with("the topic's `time` is header `ts`, which an ndjson line does not have"), "{error}");
-    // A capture has headers. Its Kafka timestamps are ignored, because `time` names a header.
+    // A capture has headers. Its Kafka timestamps are ignored, because `time` is a header.
     let captured = |ts: u64| {
         format!("{{\"partition\":0,\"ts\":{ts},\"headers\":[\"ts\",\"1700000000\"],\"key\":null,\"payload\":\"{{\\\"id\\\":1}}\"}}")
     };

@@ -1,6 +1,7 @@
 //! An exact window alongside the filter, which detects errors of the filter.
 //!
-//! Keeps each emitted key until the key's slice leaves the window. Must never rely on the contents of the filter.
+//! Keeps each emitted key until the key's slice leaves the window. This module never relies on the contents of the filter, because they may
+//! be wrong.
 
 use crate::dedup::{Dedup, Emit, Rules};
 use crate::filter::Window;
@@ -47,8 +48,8 @@ pub(super) struct Truth {
     window: i64,
     /// Current position of the window, or `None` before the first time or key.
     position: Option<i64>,
-    /// For each key, the position at which a record with the key was last emitted or refreshed the key, and the content of that record. The
-    /// position is `None` if the partition had no record time yet.
+    /// For each key, the position and the content of the last record that was emitted or refreshed the key. The position is `None` if the
+    /// partition had no record time yet.
     emitted: HashMap<Fingerprint, (Option<i64>, u64)>,
     counts: Counts,
 }
@@ -176,8 +177,8 @@ mod tests {
         assert_eq!(counted(window, &[(1, 0, Duplicate), (1, 0, Unseen)]), counts(2, 1, 0));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 100, Unseen)]), counts(1, 0, 1));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 200, Duplicate)]), counts(2, 1, 0));
-        // A key that is older than the window can still be remembered until its whole slice has left the window. Until then, both verdicts
-        // are correct.
+        // The filter may remember a key that is older than the window until the key's whole slice has left the window. Both verdicts on
+        // such a key are correct.
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 199, Duplicate)]), counts(1, 0, 0));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 199, Unseen)]), counts(1, 0, 0));
     }

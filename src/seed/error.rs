@@ -7,7 +7,7 @@ use crate::key::LookupError;
 use crate::record::Invalid;
 use crate::replay::LineError;
 
-/// An error of a seed. After an error, none of the keys are in the changelog, unless the message states otherwise.
+/// Error of a seed. After an error, the changelog contains none of the keys, unless the message states otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,6 +1,6 @@
 //! Checks that a group can be seeded and seeds it in one transaction.
 //!
-//! Must never write if the group already has members, committed offsets, or changelog records.
+//! A group that already has members, committed offsets, or changelog records is never seeded.
 
 use super::error::Error;
 use super::keys::{Failure, Logged};
@@ -209,8 +209,7 @@ impl<'a> Group<'a> {
     /// start at `kafka.start`.
     ///
     /// # Errors
-    /// If this returns an error, either nothing was written, or the outcome of the commit is unknown. In the second case, the message
-    /// states that.
+    /// After an error, nothing was written, unless the message states that the outcome of the commit is unknown.
     pub fn seed(&self, seeds: Seeds<'_>, begin: &BTreeMap<TopicPartition, Offset>) -> Result<Seeded, Error> {
         let timeout = (TIMEOUT_MIN + Duration::from_secs(seeds.keys() / KEYS_PER_SECOND)).min(TIMEOUT_MAX);
         let sink = self.connect(timeout)?;
@@ -252,7 +251,7 @@ impl<'a> Group<'a> {
             return Err(Error::Refused("nothing was written: no line has a key, or all keys were retracted".to_owned()));
         }
         let first = self.start_offsets(&times, begin)?;
-        // Writing takes a while. Meanwhile, a member may have joined and committed offsets.
+        // A member may have joined and committed offsets while the keys were written.
         sink.wait_written().map_err(not_written)?;
         self.check_offsets()?;
         let check = || self.check_idle().map_err(|error| SinkError::Exit(error.to_string()));
@@ -308,7 +307,7 @@ fn not_written(failure: SinkError) -> Error {
             Error::Refused(format!("nothing was written: another `unseen seed` of this space has started ({reason})"))
         }
         SinkError::Unknown(reason) => Error::Refused(format!(
-            "it is unknown whether all keys or none were written ({reason}); run the command again: if the keys were written, it reports that the group was seeded"
+            "it is unknown whether the keys were written ({reason}); run the command again: if the keys were written, the command reports that the group was seeded"
         )),
     }
 }

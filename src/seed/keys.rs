@@ -1,7 +1,7 @@
 //! The keys of one partition and their changelog records.
 //!
-//! This module must not ask the filter whether it already has a key. After a false positive, the key would not be logged, and a record with
-//! the key would be emitted as soon as the filter forgets the colliding key.
+//! This module never looks up a key in the filter. After a false positive, the key would not be logged, and a record with the key would be
+//! emitted as soon as the filter forgets the colliding key.
 
 use crate::changelog::{self, Origin, RECORD_FINGERPRINTS_MAX};
 use crate::dedup::{Dedup, Mutation, Rules};
@@ -9,7 +9,7 @@ use crate::filter::{ExactError, Slice};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 
-/// A line's key, and the time at which it was seen or retracted.
+/// A line's key, and the time of its sighting or retraction.
 #[derive(Clone, Copy, Debug)]
 struct Sighting {
     fingerprint: Fingerprint,
@@ -161,8 +161,8 @@ mod tests {
     }
 
     proptest! {
-        /// For every kind and regardless of the order of lines, a key is seen for one window after its last time. An exact store reports
-        /// retracted and unknown keys as unseen.
+        /// For every kind and any order of lines, a key is seen for one window after its last time. An exact store reports retracted and
+        /// unknown keys as unseen.
         #[test]
         fn seeded_keys_are_seen_for_one_window(
             seen in prop::collection::vec((0..60_u64, 0..3 * HOUR, prop::bool::weighted(0.1)), 1..200),

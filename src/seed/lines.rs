@@ -1,5 +1,5 @@
-//! Parses the lines of a file into keys, for each format. Must extract keys with the worker's code, so that a seed and the worker compute
-//! the same keys.
+//! Parses the lines of a file into keys, for each format. Uses the worker's code to extract keys, because a seed and the worker must
+//! compute the same keys.
 
 use super::error::{Error, Fault};
 use super::placement::Place;
@@ -100,7 +100,7 @@ impl<'t> LineReader<'t> {
                         )));
                     }
                     Some(EventTime { place, optional: false, .. }) if options.time.is_some() => {
-                        return Err(Error::Options(format!("--time: the topic's `time` already names {place}; leave out --time")));
+                        return Err(Error::Options(format!("--time: the topic's `time` already specifies {place}; leave out --time")));
                     }
                     _ => {}
                 }

@@ -3,7 +3,7 @@
 //! Workers rebuild their state from the changelog. If the changelog starts with the keys, every rebuilt state has seen them. One
 //! transaction writes all keys and commits the start offsets of the group, so a crash leaves all or none of the keys.
 //!
-//! This module must never seed a group that has started or emit records.
+//! This module never seeds a group that has started, and it never emits records.
 //!
 //! | file | content |
 //! |---|---|
@@ -42,7 +42,7 @@ pub enum Format {
     /// The value of a record.
     #[default]
     Ndjson,
-    /// A CSV row. The first line names the columns: the parts of the key and, if needed, the time and the record key.
+    /// A CSV row. The first line contains the column names: the parts of the key and, if needed, the time and the record key.
     Csv,
     /// A record in the format of `unseen capture`.
     Capture,
@@ -77,7 +77,7 @@ pub struct Seeds<'t> {
 }
 
 impl<'t> Seeds<'t> {
-    /// Creates an empty set of keys for a topic with this number of `partitions`.
+    /// Creates an empty set of keys for a topic with `partitions` partitions.
     ///
     /// # Errors
     /// Fails if the options do not match the topic.

@@ -1,6 +1,6 @@
 //! The partition of a seeded key.
 //!
-//! Must never guess: a key that is seeded into the wrong partition is emitted again.
+//! This module never guesses a partition, because a key that is seeded into the wrong partition is emitted again.
 
 use super::Options;
 use super::error::Fault;

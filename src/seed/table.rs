@@ -1,4 +1,4 @@
-//! Reads keys from CSV. The first line names the columns.
+//! Reads keys from CSV. The first line contains the column names.
 
 use super::error::{Error, Fault};
 use crate::key::{KeySpec, Part};
@@ -44,7 +44,8 @@ impl<R: Read> Read for Bounded<R> {
 }
 
 impl<R: Read> Table<R> {
-    /// Opens a table and finds the columns of the key's parts in its first line. `time` and `record_key` name additional columns.
+    /// Opens a table and finds the columns of the key's parts in its first line. `time` and `record_key` are the names of additional
+    /// columns.
     pub(super) fn new(input: R, key: &KeySpec, time: Option<&str>, record_key: Option<&str>) -> Result<Self, Error> {
         let left = Rc::new(Cell::new(ROW_BYTES_MAX));
         let mut reader = ReaderBuilder::new().from_reader(Bounded { input, left: Rc::clone(&left) });

@@ -85,7 +85,7 @@ fn replay_warns_about_times_that_do_not_move_the_window() {
         said.lines().find_map(|line| line.strip_prefix("warning: ")).unwrap_or_default().to_owned()
     };
     let micros = warning(|ms| ms * 1000, &[]);
-    assert!(micros.starts_with("20 of the last 20 records are more than 5m ahead of the time at which they were read"), "{micros}");
+    assert!(micros.starts_with("20 of the last 20 records are more than 5m ahead of the time when they were read"), "{micros}");
     assert!(
         micros.ends_with("times such as 1767269940000000 look like microseconds: make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit"),
         "{micros}"
@@ -159,7 +159,7 @@ fn replay_uses_the_time_of_reading_for_records_from_the_future() {
     assert_eq!(out(&[]).0, 3);
     let read_at = humantime::format_rfc3339(yesterday).to_string();
     let (lines, summary) = out(&["--read-at", &read_at]);
-    assert!(lines == 2 && summary.contains("future      1: more than 5m ahead of the time at which they were read"), "{summary}");
+    assert!(lines == 2 && summary.contains("future      1: more than 5m ahead of the time when they were read"), "{summary}");
     // By default, the modification time of the file is the time of reading.
     fs::File::options().write(true).open(&input).unwrap().set_modified(yesterday).unwrap();
     let (lines, summary) = out(&[]);

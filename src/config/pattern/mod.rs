@@ -1,7 +1,7 @@
 //! Patterns: entries of `[[topics]]` that read all topics with a matching name.
 //!
-//! Owns the rules that decide which names a pattern can match. Must never match a topic that the worker can write to, because the worker
-//! would read its own output again, forever.
+//! Decides which topics a pattern matches. A pattern never matches a topic that the worker can write to, because the worker would read its
+//! own output in an endless loop.
 
 use super::error::Diagnostics;
 use super::inputs::{self, PLACEHOLDER};
@@ -55,7 +55,7 @@ pub(super) fn compile(text: &str, path: &str, diagnostics: &mut Diagnostics) -> 
     }
     // Topic names are ASCII, so classes such as `\w` need not match other letters.
     let build = |text: &str| RegexBuilder::new(text).unicode(false).size_limit(COMPILED_MAX).build();
-    // Compile the text on its own first, so that an extra `)` in the text cannot close the `(?:`.
+    // Compile the text on its own first. Otherwise, an extra `)` in the text could close the `(?:`.
     let compiled = build(text).and_then(|_| build(&format!(r"\A(?:{text})\z")));
     let fault = |error: regex::Error| {
         let error = error.to_string();
@@ -108,7 +108,7 @@ impl Pattern {
         inputs::topic(&self.topic, name)
     }
 
-    /// Returns the topic of this entry whose space is `space`, or `None` if no topic that matches the pattern can have this space.
+    /// Returns the topic of this entry whose space is `space`, or `None` if no matching topic can have this space.
     pub(super) fn topic_of_space(&self, space: &str) -> Option<Topic> {
         let (prefix, suffix) = around(&self.topic.space)?;
         let name = space.strip_prefix(prefix)?.strip_suffix(suffix)?;
@@ -137,7 +137,7 @@ impl Config {
         self.patterns.iter().any(|pattern| pattern.topic.entry == topic.entry)
     }
 
-    /// Returns the names that match a pattern and whose topics would have this space. The topics need not exist.
+    /// Returns the topic names that match a pattern and would have this space. The topics need not exist.
     #[must_use]
     pub fn inputs_of_space(&self, space: &str) -> BTreeSet<String> {
         self.patterns.iter().filter_map(|pattern| pattern.topic_of_space(space)).map(|topic| topic.input).collect()
@@ -150,7 +150,7 @@ impl Config {
         set.filter(|&millis| millis > 0).map_or(INTERVAL, |millis| Duration::from_millis(millis).max(INTERVAL_MIN))
     }
 
-    /// Returns a copy of the configuration with only the topics for which `is_wanted` is true. The copy has all patterns.
+    /// Returns a copy of the configuration with all patterns, but only with the topics that `is_wanted` accepts.
     #[must_use]
     pub fn only(&self, is_wanted: impl Fn(&Topic) -> bool) -> Self {
         Self { topics: self.topics.iter().filter(|topic| is_wanted(topic)).cloned().collect(), ..self.clone() }
@@ -213,8 +213,7 @@ impl Config {
         rest.is_some_and(|rest| rest.ends_with("-changelog") || rest.ends_with("-repartition") || of_check(rest).is_some())
     }
 
-    /// Returns the reason why a matching topic cannot be read, if any. `spaces` are the spaces of the topics that were matched before this
-    /// topic.
+    /// Returns an error message if a matching topic cannot be read. `spaces` contains the spaces of the topics that were matched earlier.
     fn fault(&self, topic: &Topic, spaces: &BTreeSet<String>) -> Option<String> {
         for (option, name) in topic.outputs() {
             if let Some(reader) = self.topics.iter().find(|reader| reader.input == name) {

@@ -75,7 +75,7 @@ fn the_patterns_that_match_a_topic_are_its_entries() {
     let second = entry("{ pattern = \".*\" }", "output = \"{input}.two\"");
     let third = entry("{ pattern = \".*\" }", "output = \"{input}.three\"\nspace = \"three-{input}\"");
     let config = with("a.*", lines, &(second + &third)).unwrap();
-    // The second entry takes all records that the first entry leaves, so the third entry has none.
+    // The second entry takes all records that the first entry leaves. The third entry gets no records.
     assert_eq!(expanded(&config, &["b", "ab"]).0, ["ab>ab.one", "ab>ab.two", "b>b.two"]);
     let lines = lines.replace("one-", "");
     let config = with("a.*", &lines, &entry("{ pattern = \".*\" }", "output = \"{input}.two\"")).unwrap();

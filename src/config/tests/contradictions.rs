@@ -10,7 +10,7 @@ fn contradicting_options_of_topics_are_rejected() {
     for (other, error) in [
         (
             format!("input = \"in\"\n{same}"),
-            "topics[1].input: \"in\" is already the input of topics[0], which has no `when` and takes all records, so this entry would get none; set `when` in topics[0], or move topics[0] after this entry",
+            "topics[1].input: \"in\" is already the input of topics[0], which has no `when` and leaves no records for this entry; set `when` in topics[0], or move topics[0] after this entry",
         ),
         (
             format!("input = \"out\"\n{same}"),
@@ -42,7 +42,7 @@ fn contradicting_options_of_topics_are_rejected() {
     let shadow = load(&format!("{MINIMAL}\n[[topics]]\nkey = {{ record = \"key\" }}\ninput = \"b\"\nspace = \"in\"\n{same}"));
     assert_eq!(
         shadow.unwrap_err(),
-        "x.toml: topics[1].output: \"in\" and \"b\" share the space \"in\": set an output for both or for none, because records whose keys only the shadow topic has seen would be lost"
+        "x.toml: topics[1].output: \"in\" and \"b\" share the space \"in\": set an output for both or for neither, because records whose keys only the shadow topic has seen would be lost"
     );
     for (piece, by, error) in [
         ("\"24h\"", "\"3ms\"", "topics[0].window: expected at least one millisecond per slice, got 3ms for 4 slices"),

@@ -107,7 +107,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
         ),
         (
             "output = \"out\"\nspace = \"in-2\"\nrepartition = true",
-            "topics[1].repartition: topics[0] has the same input, \"in\", and must have the same value, because either all records of an input are repartitioned, or none",
+            "topics[1].repartition: topics[0] has the same input, \"in\", and must have the same value, because repartitioning applies to the whole input",
         ),
         (
             "output = \"out\"\nspace = \"in-2\"\nkey_format = \"json\"\nvalue_encoding = \"gzip\"",
@@ -115,7 +115,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
         ),
         (
             "space = \"in-2\"",
-            "topics[1].output: topics[0] also has the input \"in\": set an output for both or for none, because unseen records of the entry without an output would be lost",
+            "topics[1].output: topics[0] also has the input \"in\": set an output for both or for neither, because unseen records of the entry without an output would be lost",
         ),
     ] {
         assert_eq!(with(second).unwrap_err(), format!("x.toml: {error}"), "{second}");
@@ -124,7 +124,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
     let third = "input = \"in\"\noutput = \"out\"\nspace = \"in-3\"";
     assert_eq!(
         load_all(&[FIRST, "input = \"in\"\noutput = \"out\"\nspace = \"in-2\"", third]).unwrap_err(),
-        "x.toml: topics[2].input: \"in\" is already the input of topics[1], which has no `when` and takes all records, so this entry would get none; set `when` in topics[1], or move topics[1] after this entry"
+        "x.toml: topics[2].input: \"in\" is already the input of topics[1], which has no `when` and leaves no records for this entry; set `when` in topics[1], or move topics[1] after this entry"
     );
     let many: Vec<_> = (0..9).map(|number| format!("{FIRST}\nspace = \"s{number}\"")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();

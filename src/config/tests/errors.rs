@@ -1,4 +1,4 @@
-//! Tests of the list of errors: it is complete, and each error names its option.
+//! Tests of the list of errors: it is complete, and each error contains the path of its option.
 
 use super::{load, load_as, refused};
 

@@ -1,4 +1,4 @@
-//! Tests of the parts of a key.
+//! Tests of key parts.
 
 use super::{MINIMAL, load, refused};
 

@@ -1,7 +1,7 @@
 //! A proposed configuration for a recorded stream, with reasons.
 //!
 //! A proposed key must have duplicates in the stream, and each duplicate must be equal to the previous record with its key. This module
-//! must never propose a key that would drop records that are not duplicates.
+//! never proposes a key that would drop records that are not duplicates.
 
 use super::columns::{Column, Columns, MISSING, Place};
 use super::{SampleError, rounded};
@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use std::io::BufRead;
 use std::time::Duration;
 
-/// A field can be part of a key only if at most one in this number of records lacks the field.
+/// A field can be part of a key only if at most one in `MISSING_MAX` records lacks the field.
 const MISSING_MAX: usize = 100;
 const SHOWN_MAX: usize = 8;
 /// The window lengths that can be proposed, in seconds.
@@ -33,7 +33,7 @@ pub struct Candidate {
     /// count.
     pub conflicts: u64,
     pub conflict_share: f64,
-    /// At most three fields in which conflicting duplicates differ, most frequent first.
+    /// At most three fields that differ between conflicting duplicates, most frequent first.
     pub differ_in: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ pub struct Proposal {
     pub time: Option<String>,
     /// Possible keys, best first.
     pub candidates: Vec<Candidate>,
-    /// Reasons why the first candidate is proposed or why no candidate is proposed.
+    /// Reasons for proposing the first candidate or for proposing no candidate.
     pub reasons: Vec<String>,
     /// Number of records without the proposed key. 0 if no key fits.
     pub without_key: u64,
@@ -124,9 +124,9 @@ struct Evaluation {
     distinct: usize,
     repeats: usize,
     conflicts: usize,
-    /// Columns in which conflicting duplicates differ, each with the number of conflicts that differ in it.
+    /// Columns that differ between conflicting duplicates, each with its number of conflicts.
     differ: Vec<(usize, usize)>,
-    /// Columns of headers and record keys in which duplicates differ. Such a difference is not a conflict.
+    /// Columns of headers and record keys that differ between duplicates. Such a difference is not a conflict.
     aside: Vec<usize>,
     /// Time between each duplicate and the previous record with its key, in milliseconds.
     distances: Vec<u64>,
@@ -149,12 +149,12 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
     let mut evaluated: Vec<_> = eligible.iter().map(|&number| evaluate(vec![number])).filter(|evaluated| evaluated.repeats > 0).collect();
     rank(&mut evaluated);
     if evaluated.first().is_some_and(|best| !best.fits()) {
-        // A candidate may fit if it is combined with a field in which its duplicates differ.
+        // A candidate may fit if it is combined with a field that differs between its duplicates.
         let (mut pairs, mut tried) = (Vec::new(), HashSet::new());
         for one in evaluated.iter().take(4) {
             for &(other, _) in one.differ.iter().filter(|(other, _)| eligible.contains(other)).take(3) {
                 let first = one.parts[0];
-                // Evaluate each pair of columns only once, regardless of their order.
+                // Evaluate each pair of columns only once, in either order.
                 if tried.insert((first.min(other), first.max(other))) {
                     pairs.push(evaluate(vec![first, other]));
                 }
@@ -303,7 +303,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     let without = table.records - best.distinct - best.repeats;
     proposal.without_key = without as u64;
     if without > 0 {
-        reasons.push(format!("{without} of {} records have no such key, so on_invalid decides what happens to them.", table.records));
+        reasons.push(format!("{without} of {} records do not have this key, so on_invalid decides what happens to them.", table.records));
     }
     if !compare.except.is_empty() {
         reasons.push(format!("Differences in {} were ignored (--ignore).", compare.except.join(", ")));
@@ -322,7 +322,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     distances.sort_unstable();
     let span = span_ms(&table.times);
     let (Some(&furthest), Some(span)) = (distances.last(), span) else {
-        reasons.push("window: the records have no times. If a field has them, set it with --time.".to_owned());
+        reasons.push("window: the records have no times. If a field contains the time, set the field with --time.".to_owned());
         return;
     };
     let near = distances[(distances.len() * 99).div_ceil(100).saturating_sub(1)];
