@@ -1,7 +1,6 @@
-//! The stored fingerprints of a partition, in which its exact store looks up keys.
+//! The stored fingerprints of a partition, for lookups by its exact store.
 //!
-//! Must never answer after the store was quarantined. The fingerprints are then lost, and the answer "not found" would let duplicates
-//! through.
+//! Never answers after the store was quarantined. The fingerprints are then lost, and the answer "not found" would let duplicates through.
 
 use super::store::Store;
 use super::{PartitionId, Saved};

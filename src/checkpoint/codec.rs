@@ -1,5 +1,5 @@
-//! Keys and checksums of the stored entries. Keys sort in the order in which entries are read. Ranges of keys include their start but not
-//! their end. The values of metadata and pages end with a checksum.
+//! Keys and checksums of the stored entries. Entries are read in the order of their keys. Ranges of keys include their start but not their
+//! end. The values of metadata and pages end with a checksum.
 
 use super::PartitionId;
 use crate::filter::{GenerationId, PageId, Part, Slice};
@@ -13,7 +13,7 @@ pub fn metadata_key(id: &PartitionId) -> Vec<u8> {
     key(b'h', id)
 }
 
-/// Returns the key of a page. Numbers are big-endian, and the sign bit of the slice is flipped, so that keys sort like the numbers.
+/// Returns the key of a page. Numbers are big-endian, and the sign bit of the slice is flipped. Keys then sort like the numbers.
 #[must_use]
 pub fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
     let mut key = key(b'p', id);
@@ -88,7 +88,7 @@ pub fn page_id(id: &PartitionId, key_bytes: &[u8]) -> Option<PageId> {
 
 fn key(kind: u8, id: &PartitionId) -> Vec<u8> {
     let mut key = vec![kind];
-    // The length of the name comes first, so that the keys of a space `a` do not mix with the keys of a space `ab`.
+    // The length of the name comes first to separate the keys of a space `a` from the keys of a space `ab`.
     key.extend_from_slice(&(id.space.len() as u64).to_be_bytes());
     key.extend_from_slice(id.space.as_bytes());
     key.extend_from_slice(&id.partition.to_be_bytes());

@@ -1,7 +1,7 @@
 //! Decodes the stored bytes of a partition's state.
 //!
-//! For any input, decoding returns a state or an error message and uses no more memory than a filter of the stored size. It must never
-//! panic or accept a value with a wrong checksum.
+//! For any input, decoding returns a state or an error message and uses no more memory than a filter of the stored size. Decoding never
+//! panics and never accepts a value with a wrong checksum.
 
 use super::codec::{checked, metadata_key, page_id};
 use super::{CheckpointMetadata, PartitionId, Settings};
@@ -32,8 +32,8 @@ pub fn content(value: &[u8]) -> Option<u64> {
     if value.is_empty() { Some(0) } else { value.try_into().ok().map(u64::from_le_bytes) }
 }
 
-/// Returns rules with which a stored state can be read without its configuration. The rules are not suitable for judging records, because
-/// the metadata lacks options such as `late`.
+/// Returns rules for reading a stored state without its configuration. The rules are not suitable for judging records, because the metadata
+/// lacks options such as `late`.
 #[must_use]
 pub fn metadata_rules(metadata: &CheckpointMetadata) -> Rules {
     let (window, state) = (metadata.settings.window, &metadata.state);

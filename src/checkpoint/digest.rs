@@ -4,7 +4,7 @@ use super::{CheckpointMetadata, Error, PartitionId, Store};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Computes the digest of a partition's stored state from its metadata, pages, and fingerprints. The digest does not depend on offsets, on
-/// the ids of generations, or on the watched keys, because none of them affects a verdict.
+/// the ids of generations, or on the watched keys, because they do not affect verdicts.
 ///
 /// # Errors
 /// Returns an error if the state cannot be read.

@@ -1,8 +1,7 @@
 //! Writes a checkpoint, either completely or not at all.
 //!
-//! Owns the form in which a checkpoint is written, which limits the memory that a write needs. A small checkpoint is one write batch. A
-//! large checkpoint is assembled in files next to the store. RocksDB then ingests the files in one step, without copying them to memory or
-//! to its log. Must never make a partial checkpoint visible.
+//! Limits the memory that a write needs. A small checkpoint is one write batch. A large checkpoint is assembled in files next to the store.
+//! RocksDB then ingests the files in one step, without copying them to memory or to its log. A partial checkpoint never becomes visible.
 
 #[cfg(feature = "faults")]
 use super::database::Change;
@@ -32,8 +31,8 @@ pub(super) enum Draft {
     Memory(Vec<Change>),
 }
 
-/// The files of a checkpoint. All keys in a file are of the same kind (the first byte of a key), so that the key range of the file contains
-/// no keys of another kind. Files that RocksDB has not ingested are deleted when this value is dropped.
+/// The files of a checkpoint. All keys in a file are of the same kind (the first byte of a key), so the key range of the file does not
+/// include keys of another kind. Files that RocksDB has not ingested are deleted when this value is dropped.
 pub(super) struct Files {
     dir: PathBuf,
     finished: Vec<PathBuf>,

@@ -1,6 +1,6 @@
 //! The contents of a state directory, as shown by `unseen inspect`.
 //!
-//! Owns the output format: `docs/reference/inspect.schema.json` is generated from these types. Must never change a directory.
+//! Defines the output format: `docs/reference/inspect.schema.json` is generated from these types. Never changes a directory.
 
 use super::decode::metadata_rules;
 use super::{CheckpointMetadata, Error, Loaded, PartitionId, Settings, Store, StoredFingerprints, digest};
@@ -43,7 +43,7 @@ pub struct StoredPartition {
     pub window: String,
     /// By input topic: the state contains the effects of exactly the records below this offset.
     pub offsets: BTreeMap<String, Offset>,
-    /// The changelog offset from which to continue reading.
+    /// The next changelog offset to read.
     pub changelog_offset: Option<Offset>,
     /// Stream time: the largest record timestamp so far that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
@@ -85,7 +85,7 @@ pub struct StoredSlice {
 pub struct Asked {
     /// True if a record with this key would be a duplicate. With `emit = "on_change"`, only a record with the same content would be.
     pub seen: bool,
-    /// The slice into which the key was last inserted, if the kind of filter stores it.
+    /// The slice of the key's last insertion, if the kind of filter stores it.
     pub slice: Option<Slice>,
     /// The start time of that slice; null in a window by count, or if `slice` is null.
     pub since_ms: Option<Timestamp>,
@@ -105,7 +105,7 @@ pub struct Question {
 /// directory at the same time.
 ///
 /// # Errors
-/// Returns an error if the directory cannot be read or was written with settings other than those of `question`.
+/// Returns an error if the directory cannot be read, or if its settings differ from the settings of `question`.
 pub fn inspect(dir: &Path, question: Option<&Question>) -> Result<Directory, Error> {
     let store = Arc::new(Store::open_to_read(dir)?);
     let mut partitions = Vec::new();

@@ -1,12 +1,13 @@
 //! Checkpoints: the state of each partition with its offsets, stored in RocksDB.
 //!
-//! Owns the state directory. A checkpoint is one atomic write: the changed pages of the filter, the changed fingerprints of the exact
+//! Manages the state directory. A checkpoint is one atomic write: the changed pages of the filter, the changed fingerprints of the exact
 //! store, the deletion of expired generations, and metadata with the offsets. A generation has the keys of one slice of the window. A large
 //! checkpoint is assembled in files that RocksDB ingests in one step. So the stored state always contains the effects of exactly the
 //! records below its offsets. Checkpoints are not synced to disk. Correctness does not depend on them, because Kafka is the source of
 //! truth, and an older checkpoint is enough after a power failure.
 //!
-//! Must never decide how to handle a missing or incompatible checkpoint. Must never delete a corrupt checkpoint, only quarantine it.
+//! This module never decides how to handle a missing or incompatible checkpoint. It never deletes a corrupt checkpoint, only quarantines
+//! it.
 //!
 //! ```text
 //! DIR/instance                     unique id of this directory
@@ -101,7 +102,7 @@ pub struct Settings {
 impl Settings {
     #[must_use]
     pub fn of(config: &Config, topic: &Topic) -> Self {
-        // All options are listed by name, so that a new option does not compile until somebody decides whether stored bits depend on it.
+        // List all options by name. A new option then does not compile until somebody decides whether stored bits depend on it.
         let Topic {
             entry: _,
             input: _,
@@ -134,7 +135,7 @@ impl Settings {
         Self { window: topic.window, filter, hash: topic.key.hashing_id(), keys }
     }
 
-    /// Returns the value of `emit` with which a state was stored, from [`Settings::filter`].
+    /// Returns the value of `emit` of a stored state, from [`Settings::filter`].
     #[must_use]
     pub fn emit_of(filter: &str) -> Emit {
         if filter.ends_with(ON_CHANGE) { Emit::OnChange } else { Emit::First }
@@ -176,7 +177,7 @@ pub enum Error {
     },
     #[error("state directory {} is in use by another unseen process; give each process its own `state.dir`", .0.display())]
     InUse(PathBuf),
-    #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away, so that the worker rebuilds the state", .dir.display())]
+    #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote the directory, or move the directory aside to let the worker rebuild the state", .dir.display())]
     Format {
         dir: PathBuf,
         /// The version that this build reads and writes.

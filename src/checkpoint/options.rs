@@ -1,7 +1,7 @@
 //! The options of RocksDB.
 //!
-//! Owns RocksDB's limits for memory, files, and threads. Must never sync each write, because any older checkpoint is good enough after a
-//! power failure.
+//! Limits the memory, files, and threads of RocksDB. Does not sync each write, because any older checkpoint is good enough after a power
+//! failure.
 
 use super::draft;
 use rocksdb::{Cache, DBCompressionType, Options};

@@ -1,7 +1,7 @@
 //! Key conflicts: records with the same key and different content. Such records are a sign that the key lacks a part.
 //!
-//! Owns the hashed content of a sample of keys, and the counts of conflicts. Must never do I/O, grow beyond its bounds, store a value,
-//! or change a verdict.
+//! Keeps the hashed content of a sample of keys and counts the conflicts. This module never does I/O, grows beyond its bounds, stores a
+//! value, or changes a verdict.
 //!
 //! Each stored field of a record uses eight bytes: hashes of its name and of its value, 32 bits each. Two different values have the same
 //! hash with a probability of one in four billion.
@@ -18,9 +18,9 @@ const KEYS_MAX: usize = 1 << 13;
 const KEYS_UNKNOWN: u64 = 1_000_000;
 /// Maximum number of fields of a record that are stored individually. All further fields are stored as one hash.
 const FIELDS_MAX: usize = 32;
-/// Maximum number of names in a field's pointer. An object whose pointer has this number of names is a single field.
+/// Maximum depth of a field. An object at this depth is a single field.
 pub(crate) const DEPTH_MAX: usize = 4;
-/// Number of records examined within a minute at which the sample is halved.
+/// Maximum number of records examined per minute before the sample is halved.
 const EXAMINED_MAX: usize = 1 << 17;
 /// Number of bytes of a value that count as one additional record.
 const EXAMINED_BYTES: usize = 1 << 12;
@@ -28,13 +28,13 @@ const EXAMINED_BYTES: usize = 1 << 12;
 const MAX_HALVINGS_FOR_CPU: u32 = 6;
 /// Maximum length of a field's name, in bytes. Longer names are cut.
 const NAME_BYTES_MAX: usize = 128;
-/// Maximum number of fields for which conflicts are counted.
+/// Maximum number of fields with their own conflict counts.
 const NAMES_MAX: usize = 64;
-/// The name that is reported if a value is not an object and therefore has no fields.
+/// The reported name of a value that is not an object and therefore has no fields.
 const WHOLE: &str = "the value";
-/// The name that is reported for the fields that are stored as one.
+/// The reported name of the fields that are stored as one hash.
 const REST: &str = "the rest of the value";
-/// The name that is reported if the duplicate lacks a field, or if no differing field can be named.
+/// The reported name if the duplicate lacks a field, or if no other field is reported.
 const GONE: &str = "a field that is gone";
 
 /// The settings for comparing the content of records.
@@ -48,7 +48,7 @@ impl CompareContent {
     /// Creates a comparison that leaves out these fields.
     ///
     /// # Errors
-    /// Returns an error message if a pointer is malformed, is empty, or has more than four names.
+    /// Returns an error message if a pointer is malformed, is empty, or has more than four levels.
     pub fn new(except: Vec<String>) -> Result<Self, String> {
         for pointer in &except {
             Field::new(pointer).map_err(|error| error.to_string())?;
@@ -57,7 +57,7 @@ impl CompareContent {
             }
             if pointer.matches('/').count() > DEPTH_MAX {
                 return Err(format!(
-                    "`{pointer}` has more than {DEPTH_MAX} levels; the comparison treats everything below level {DEPTH_MAX} as one field, so name a parent with at most {DEPTH_MAX} levels"
+                    "`{pointer}` has more than {DEPTH_MAX} levels; the comparison treats everything below level {DEPTH_MAX} as one field, so use a parent with at most {DEPTH_MAX} levels"
                 ));
             }
         }
@@ -191,7 +191,7 @@ impl Difference {
     }
 }
 
-/// The approximate number of conflicts in which a field differs.
+/// The approximate number of conflicts that include a field.
 #[derive(Debug)]
 struct Named {
     field: String,
@@ -207,7 +207,7 @@ pub struct ContentSample {
     halvings: u32,
     /// Minimum of `halvings`, because a larger sample would exceed the limit on keys.
     least_halvings: u32,
-    /// Value of `halvings` with which the planned number of keys fits into the sample. If more keys arrive, the oldest keys are dropped.
+    /// The `halvings` that make the planned number of keys fit into the sample. If more keys arrive, the oldest keys are dropped.
     most_halvings: u32,
     /// Number of records examined since the current minute began or the sample was last halved. A large value counts as several records.
     examined: usize,
@@ -236,8 +236,8 @@ impl ContentSample {
         }
     }
 
-    /// Adds a record. `value` is `None` if the schema of the value has not arrived yet. Returns the fields in which the record differs
-    /// from the record that it duplicates, if any.
+    /// Adds a record. `value` is `None` if the schema of the value has not arrived yet. If the record differs from the record that it
+    /// duplicates, returns the fields that differ.
     pub fn take(
         &mut self,
         key: PartitionKey,
@@ -310,7 +310,7 @@ impl ContentSample {
         self.order.retain(|&key| is_kept(key));
     }
 
-    /// Advances by a number of minutes. After each minute in which few records were examined, the sample is doubled.
+    /// Advances by a number of minutes. After each minute with few examined records, the sample is doubled.
     pub fn pass_minutes(&mut self, minutes: u64) {
         for _ in 0..minutes.min(MAX_HALVINGS_FOR_CPU.into()) {
             if self.examined < EXAMINED_MAX / 4 && self.halvings > self.least_halvings {

@@ -2,7 +2,7 @@
 //!
 //! Usually, all bits of a key are in one block of 512 bits. A block is a cache line, so a lookup costs one cache miss (Putze, Sanders,
 //! Singler, 2007). If the rate is so low that one block per key would need too much memory, each key has two blocks, with half of its bits
-//! in each. The filter may report an absent key as seen but must never report an inserted key as unseen.
+//! in each. The filter may report an absent key as seen but never reports an inserted key as unseen.
 
 #![expect(clippy::inline_always, reason = "SIMD code must be inlined into the function with the target feature")]
 
@@ -26,7 +26,7 @@ type Bits = [u32; 2 * WORDS];
 const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const FACTORS: [u32; WORDS] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f, 0x1656_67b1, 0xcc9e_2d51, 0x1b87_3593, 0xe654_6b65];
 
-/// 56 permutations of the eight words. A permutation selects the words in which a key sets bits. Any two words occur at any two positions
+/// 56 permutations of the eight words. A permutation selects the words for the bits of a key. Any two words occur at any two positions
 /// equally often, as among all 40,320 permutations. These permutations are the maps ax + b of the finite field with eight elements.
 static ORDERS: [[i32; WORDS]; 56] = orders();
 

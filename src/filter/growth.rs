@@ -1,7 +1,6 @@
 //! Adapts the size of an aging filter to the number of keys in the stream.
 //!
-//! This module owns the rule that sizes the next slice. It must never cause a key to be forgotten early unless the configuration allows
-//! it.
+//! Computes the size of the next slice. The size never causes a key to be forgotten early, unless the configuration allows early eviction.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
     /// True if the size of a new slice follows the number of keys in the previous slices. If false, every slice has the configured size.
-    /// Ignored in a window by count, in which every slice has the same number of keys.
+    /// Ignored in a window by count, because every slice then has the same number of keys.
     pub adapt: bool,
     /// Maximum memory of one partition's filter, in bytes. `None` means no limit.
     pub max_bytes: Option<u64>,

@@ -5,7 +5,7 @@
 /// The increment of `SplitMix64`: 2^64 divided by the golden ratio, rounded to an odd number.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes the bits of a number, so that every bit of the result depends on all bits of the number. This is the finalizer of `SplitMix64`
+/// Mixes the bits of a number: every bit of the result depends on all bits of the number. The function is the finalizer of `SplitMix64`
 /// (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014). Different numbers have different results.
 #[must_use]
 pub(super) const fn mix(mut bits: u64) -> u64 {
@@ -25,7 +25,7 @@ pub(super) const fn scale(hash: u64, end: u64) -> u64 {
 pub(super) struct SplitMix(pub(super) u64);
 
 impl SplitMix {
-    /// Returns the generator with this seed as it is after it has produced `draws` numbers.
+    /// Returns the generator with this seed after it has produced `draws` numbers.
     pub(super) const fn after(seed: u64, draws: u64) -> Self {
         Self(seed.wrapping_add(GOLDEN.wrapping_mul(draws)))
     }
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn the_generator_matches_the_published_one() {
-        // The expected numbers are those of the reference implementation with seed 1234567.
+        // The expected numbers come from the reference implementation with seed 1234567.
         let mut numbers = SplitMix(1_234_567);
         assert_eq!([numbers.next(), numbers.next()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
     }

@@ -1,8 +1,8 @@
 //! The interface between the kinds of filters and the rest of the program.
 //!
-//! This module owns the macro `kinds!`, which generates the enums of kinds from the table in `filter/mod.rs`. It also owns the traits that
-//! each kind's folder implements to size, build, and restore filters. It must never name a kind, so that a new kind needs only a folder and
-//! a row of the table.
+//! Defines the macro `kinds!`, which generates the enums of kinds from the table in `filter/mod.rs`. Also defines the traits that each
+//! kind's folder implements to size, build, and restore filters. Code in this module never mentions a kind, so a new kind needs only a
+//! folder and a row in the table.
 
 use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Prediction, SliceUsage, Spec, Usage, Window};
 
@@ -40,11 +40,11 @@ pub enum Size {
         /// Minimum for a topic, in bytes. A smaller filter would forget nearly every key immediately.
         least: u64,
     },
-    /// No option, because all fingerprints are on disk. There is no filter in memory.
+    /// No option, because all fingerprints are on disk, and the kind has no filter in memory.
     Disk,
 }
 
-/// The requirements of one partition's filter, from which [`Kind::spec`] computes its size.
+/// The requirements of one partition's filter. [`Kind::spec`] computes the size of the filter from the requirements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
     /// Number of distinct keys in a window.
@@ -242,7 +242,7 @@ impl Default for Kind {
 }
 
 impl Kind {
-    /// True if all fingerprints are on disk, and there is no filter in memory.
+    /// True if all fingerprints are on disk, without a filter in memory.
     #[must_use]
     pub const fn is_on_disk(self) -> bool {
         matches!(self.properties().size, Size::Disk)
@@ -303,7 +303,7 @@ impl FilterMetadata {
         self.of_kind().slices()
     }
 
-    /// Returns the parts in which the filter is stored, each with the number of its stored pages.
+    /// Returns the stored parts of the filter, each with the number of its stored pages.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         self.of_kind().parts()

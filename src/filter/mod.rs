@@ -1,10 +1,10 @@
 //! Filters: sets of fingerprints that answer "seen" or "not seen".
 //!
-//! This module owns the trait [`Filter`], the kinds of filters, and the exact store. Code here does no I/O and reads no clock: time comes
-//! from the records. Random choices come from generators that are seeded with a key, or whose state is part of the filter. A filter must
-//! never forget a key within its window. There are three exceptions: [`Stable`] does not guarantee a window, an [`Aging`] filter can be
-//! configured to forget its oldest keys at its maximum memory ([`AtMaxMemory::EvictOldest`]), and removing a key that was never inserted
-//! may remove a different key. The only other error is a false positive: an unseen key that is reported as seen.
+//! Defines the trait [`Filter`], the kinds of filters, and the exact store. Code here does no I/O and reads no clock: time comes from the
+//! records. Random choices come from generators that are seeded with a key, or whose state is part of the filter. A filter never forgets a
+//! key within its window, with three exceptions: [`Stable`] does not guarantee a window, an [`Aging`] filter can be configured to forget
+//! its oldest keys at its maximum memory ([`AtMaxMemory::EvictOldest`]), and removing a key that was never inserted may remove a different
+//! key. The only other error is a false positive: an unseen key that is reported as seen.
 //!
 //! The macro `kinds!` generates [`Kind`], [`Spec`], and [`FilterMetadata`] from the table below.
 
@@ -63,8 +63,8 @@ use std::fmt;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Filter: fmt::Debug + Send + Sync {
-    /// Prepares the next lookups of these keys, so that their cache misses overlap. Does not change the answers. Call this method with 16
-    /// to 64 keys just before you look them up. The default implementation does nothing.
+    /// Prepares the next lookups of these keys by overlapping their cache misses. Does not change the answers. Call this method with 16 to
+    /// 64 keys just before you look them up. The default implementation does nothing.
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
 
     /// True if the key is remembered. Also true for some keys that were never inserted: the false positives. If the kind keeps a window
@@ -123,23 +123,22 @@ pub trait Filter: fmt::Debug + Send + Sync {
     /// with slices, and only if `time` is in a later slice than the current one.
     fn advance(&mut self, time: Timestamp);
 
-    /// Prepares the filter to insert the keys of one slice from a changelog, so that the insertions produce the same state again. `slice`
-    /// and `replay_info` are the [`Filter::expiry_clock`] and the [`Filter::replay_info`] that the changelog stores with the keys. In a
-    /// window by count, moves to `slice` unless the current slice is later. In a window by time, only [`Filter::advance`] changes the
-    /// slice.
+    /// Prepares the filter to insert the keys of one slice from a changelog. The insertions then produce the same state again. `slice` and
+    /// `replay_info` are the [`Filter::expiry_clock`] and the [`Filter::replay_info`] that the changelog stores with the keys. In a window
+    /// by count, moves to `slice` unless the current slice is later. In a window by time, only [`Filter::advance`] changes the slice.
     fn resume(&mut self, _slice: Slice, _replay_info: Option<u64>) {}
 
-    /// Returns the number that a changelog must store with the keys of a slice, so that inserting the keys again produces the same state.
-    /// The changelog calls this method after the first key of the slice is inserted. For `aging`, the number is the capacity of the slice.
-    /// For `stable`, it is the number of insertions before that first key. `None` for other kinds and before the first insertion (for
-    /// `aging`, into the current slice).
+    /// Returns the number that a changelog must store with the keys of a slice. With this number, inserting the keys again produces the
+    /// same state. The changelog calls this method after the first key of the slice is inserted. For `aging`, the number is the capacity of
+    /// the slice. For `stable`, it is the number of insertions before that first key. `None` for other kinds and before the first insertion
+    /// (for `aging`, into the current slice).
     #[must_use]
     fn replay_info(&self) -> Option<u64> {
         None
     }
 
     /// Returns a number that rises as keys expire. For kinds with slices, this is the current slice, or slice 0 until the first time is
-    /// known. For other kinds, it is the number of insertions, divided by the average number of insertions for which a key is remembered.
+    /// known. For other kinds, it is the number of insertions, divided by the average lifetime of a key in insertions.
     #[must_use]
     fn expiry_clock(&self) -> Slice {
         self.slice().unwrap_or_default()
@@ -149,8 +148,8 @@ pub trait Filter: fmt::Debug + Send + Sync {
     #[must_use]
     fn slice(&self) -> Option<Slice>;
 
-    /// Returns the slice in which a key was last inserted or renewed. `None` if the key is not remembered, or if the kind does not store
-    /// slices. For a false positive, returns a slice into which other keys were inserted.
+    /// Returns the slice of a key's last insertion or renewal. `None` if the key is not remembered, or if the kind does not store slices.
+    /// For a false positive, returns the slice of other keys.
     #[must_use]
     fn slice_of(&self, _fingerprint: Fingerprint) -> Option<Slice> {
         None
@@ -174,13 +173,13 @@ pub trait Filter: fmt::Debug + Send + Sync {
     /// Restores a page from its stored bytes.
     ///
     /// # Errors
-    /// Returns [`MetadataError::Page`] if the filter has no such page, or the length is wrong.
+    /// Returns [`MetadataError::Page`] if the filter does not have this page, or if the length is wrong.
     fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError>;
 
     /// Marks all pages as stored. Call this method after a checkpoint has written the dirty pages.
     fn mark_clean(&mut self);
 
-    /// Marks all pages that contain data as dirty, so that the next checkpoint stores them all. Needed if the stored pages are gone.
+    /// Marks all pages that contain data as dirty. The next checkpoint then stores all of them. Needed if the stored pages are gone.
     fn mark_stale(&mut self);
 }
 
@@ -280,7 +279,7 @@ fn check_and_insert_one_by_one<F: Filter + ?Sized>(
     fingerprints.iter().try_for_each(|&fingerprint| filter.check_and_insert(fingerprint).map(|there| seen.push(there)))
 }
 
-/// Reason why a key cannot be inserted.
+/// Error of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapacityError {
@@ -295,15 +294,15 @@ pub enum CapacityError {
     MaxMemory,
     /// An exact store has 2^24 changes (about 17 million) that wait for a checkpoint.
     #[error(
-        "too many changes of the exact store are waiting for a checkpoint; check the log for the reason why checkpoints fail, such as a full disk"
+        "too many changes of the exact store are waiting for a checkpoint; check the log for the cause of the failed checkpoints, such as a full disk"
     )]
     Unsaved,
 }
 
-/// Id of a page within a filter. The order of ids is the order in which pages are stored.
+/// Id of a page within a filter. Pages are stored in the order of their ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageId {
-    /// Slice of the generation. [`Slice::FIRST`] for kinds that do not store each generation in pages of its own.
+    /// Slice of the generation. [`Slice::FIRST`] for kinds that do not store each generation in its own pages.
     pub slice: Slice,
     /// Number of the layer within the generation. A generation has more than one layer if it was overfull. For a cuckoo filter, the name of
     /// the table ([`cuckoo::LayerMetadata::name`]).
@@ -312,7 +311,7 @@ pub struct PageId {
     pub page: usize,
 }
 
-/// The reason why a filter cannot be restored from stored state.
+/// Error for stored state that cannot be restored to a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
@@ -328,7 +327,7 @@ pub enum MetadataError {
     /// The current slice of the stored filter or exact store is not the slice of the stored stream time.
     #[error("the stored filter or exact store does not match the stored stream time")]
     StreamTime,
-    /// The filter has no such page, or the page has the wrong length.
+    /// The filter does not have this page, or the page has the wrong length.
     #[error("the stored filter has no page {} in layer {} of slice {}, or the page has the wrong length", .0.page, .0.layer, .0.slice)]
     Page(PageId),
 }

@@ -1,12 +1,12 @@
 //! The bytes of a filter and a status for each page: never written, changed, or stored.
 //!
-//! The memory comes directly from the operating system: zeroed, allocated on first access, and in huge pages if available. With huge
-//! pages, a random lookup avoids a TLB miss. This module must never interpret the bytes.
+//! The memory comes directly from the operating system: zeroed, allocated on first access, and in huge pages if available. With huge pages,
+//! a random lookup avoids a TLB miss. This module never interprets the bytes.
 
 use memmap2::{Advice, MmapMut};
 use std::fmt;
 
-/// Bytes per page, the unit in which changes are tracked and stored.
+/// Bytes per page. Changes are tracked and stored page by page.
 pub const PAGE_BYTES: usize = 64 * 1024;
 
 /// Status of a page's stored copy.
@@ -33,8 +33,8 @@ impl PagedBuffer {
         let map = MmapMut::map_anon(bytes).ok()?;
         #[cfg(target_os = "linux")]
         {
-            // Ignore errors, because small pages work, too. A buffer smaller than a huge page keeps small pages, which is fine, because
-            // the TLB covers it. The kernel uses only huge pages that lie within the map, so the memory does not grow.
+            // Ignore errors, because small pages work, too. A buffer smaller than a huge page keeps small pages, but the TLB covers such a
+            // small buffer. The kernel uses only huge pages that lie within the map, so the memory does not grow.
             let _ = map.advise(Advice::HugePage);
         }
         Some(Self { bytes: map, pages: vec![Page::Clear; bytes.div_ceil(PAGE_BYTES)] })

@@ -1,6 +1,6 @@
 //! A hint to the CPU that a cache line will be read soon.
 //!
-//! The hint must never affect anything except the time of later reads.
+//! The hint affects only the time of later reads.
 
 #![allow(unsafe_code)]
 

@@ -21,12 +21,12 @@ pub(super) const BITS_PER_KEY_MAX: u32 = 512;
 /// makes the chained layers of overfull filters smaller.
 pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 
-/// A filter uses two blocks per key if one block per key would make it more than this many times as large. Looking up two blocks takes
-/// nearly twice as long. Filters with a rate below about 7e-6 use two blocks, regardless of the number of keys.
+/// Minimum ratio between the sizes of a filter with one and with two blocks per key. Above this ratio, the filter uses two blocks, although
+/// looking up two blocks takes nearly twice as long. Filters with a rate below about 7e-6 use two blocks, regardless of the number of keys.
 const WORTH_A_BLOCK: f64 = 1.19;
 
-/// False-positive rate of a filter in which each key sets `k` different bits in each of `blocks_per_key` blocks. With two blocks per key,
-/// each block has twice the keys, but an absent key is reported as seen only if its bits are set in both of its blocks.
+/// False-positive rate of a filter with `blocks_per_key` blocks per key and `k` different bits per block. With two blocks per key, each
+/// block has twice the keys, but an absent key is reported as seen only if its bits are set in both of its blocks.
 fn spread_rate(bits_per_key: f64, blocks_per_key: u32, k: u32) -> f64 {
     let load = BLOCK / bits_per_key * f64::from(blocks_per_key);
     // The Poisson weight is negligible ten standard deviations from the mean.
@@ -58,7 +58,7 @@ fn poisson(load: f64, count: f64) -> f64 {
     logarithm.exp()
 }
 
-/// False-positive rate of one filter with this layout into which `keys` were inserted.
+/// False-positive rate of one filter with this layout and `keys` inserted keys.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^52")]
 pub(super) fn shape_rate(layout: BloomLayout, keys: f64) -> f64 {
@@ -70,7 +70,7 @@ pub(super) fn shape_rate(layout: BloomLayout, keys: f64) -> f64 {
     spread_rate(bits_per_key, layout.blocks_per_key, layout.k)
 }
 
-/// False-positive rate of a plain Bloom filter (Bloom, 1970), in which the bits of a key can be anywhere in the filter. Blocked filters are
+/// False-positive rate of a plain Bloom filter (Bloom, 1970). The bits of a key can be anywhere in a plain filter. Blocked filters are
 /// compared with this rate.
 #[must_use]
 pub fn plain_rate(bits_per_key: f64, k: u32) -> f64 {
@@ -85,11 +85,11 @@ pub fn plain_bits(rate: f64) -> f64 {
 
 /// The distribution of a key's k bits over the words of its block.
 struct Words {
-    /// Number of words in which a key sets two bits.
+    /// Number of words with two bits of a key.
     twos: u32,
-    /// Number of words in which a key sets one bit: 0 or 1.
+    /// Number of words with one bit of a key: 0 or 1.
     ones: u32,
-    /// Probabilities that a key sets none of some given bits. The given bits are, in this order: one bit, two bits of one word, one bit in
+    /// Probabilities that a key leaves all bits of a group clear. The groups are, in this order: one bit, two bits of one word, one bit in
     /// each of two words, one bit in one word with two bits in another, and two bits in each of two words.
     left_clear: [f64; 5],
 }
@@ -98,7 +98,7 @@ impl Words {
     fn new(k: u32) -> Self {
         let (twos, ones) = (k / 2, k % 2);
         let counts = [WORDS - f64::from(ones + twos), f64::from(ones), f64::from(twos)];
-        // Probabilities that a key with zero, one, or two bits in a word sets none of `given` bits of that word.
+        // Probabilities that a key with zero, one, or two bits in a word leaves `given` bits of that word clear.
         let misses = |given: f64| [1.0, 1.0 - given / WORD, (1.0 - given / WORD) * (1.0 - given / (WORD - 1.0))];
         let one_word = |given| counts.iter().zip(misses(given)).map(|(count, miss)| count / WORDS * miss).sum();
         let two_words = |given, other| {
@@ -128,7 +128,7 @@ impl Words {
     }
 }
 
-/// Maximum rate of each of `generations` filters, so that the rate over all of them is at most `rate`.
+/// Maximum rate per filter for a rate of at most `rate` over all `generations` filters.
 #[must_use]
 pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
     // 1 - (1 - rate)^(1/generations), without loss of precision at small rates.

@@ -1,6 +1,6 @@
-//! The window: the time or number of keys for which a key stays seen, divided into slices.
+//! The window, divided into slices. A key stays seen for one window of record time or of inserted keys.
 //!
-//! This module computes slices from times. It must never read a clock.
+//! Computes slices from times. Never reads a clock.
 
 use crate::record::Timestamp;
 use core::time::Duration;
@@ -44,7 +44,7 @@ impl fmt::Display for Slice {
     }
 }
 
-/// The time or number of keys for which a key stays seen.
+/// The period that a key stays seen, as a time or as a number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {

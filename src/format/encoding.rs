@@ -1,6 +1,6 @@
 //! Encodings of whole values, such as gzip. A value is decoded before it is read.
 //!
-//! Owns the maximum size of a decoded value. Must never use more memory than two values of the maximum size.
+//! Limits the size of a decoded value. Decoding never uses more memory than two values of the maximum size.
 
 use data_encoding::{BASE64_NOPAD, Encoding as Alphabet};
 use flate2::bufread::MultiGzDecoder;

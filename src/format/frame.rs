@@ -1,6 +1,6 @@
 //! The frame with the schema id of a record, in the wire format of Confluent's serializers.
 //!
-//! Must never accept a record that does not begin with a frame, unless the frame is in a header.
+//! Never accepts a record that does not begin with a frame, unless the frame is in a header.
 //!
 //! ```text
 //! 0x00 | id, 4 bytes, big endian | record        the original format

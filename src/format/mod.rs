@@ -1,7 +1,7 @@
 //! Record formats: extracts fields from the bytes of record keys and values or visits everything in them.
 //!
-//! Owns the resolution of JSON pointers in each format and the rules for when values of different formats are equal. Must never fetch a
-//! schema, depend on keys, or accept a record that is recognizably truncated.
+//! Resolves JSON pointers in each format and decides which values of different formats are equal. This module never fetches a schema, never
+//! depends on keys, and never accepts a record that is recognizably truncated.
 //!
 //! In this module, a *text* is a record key or value without its frame, even in a binary format. A *place* is the location of a field
 //! in a text, and a *slot* is the index of a place in a list of [`Places`].
@@ -60,7 +60,7 @@ pub enum Format {
     Protobuf,
 }
 
-// The properties by which other code distinguishes formats. Each property is a `match` of all variants, so that the compiler asks for the
+// Other code uses these properties to distinguish formats. Each property is a `match` of all variants, so the compiler asks for the
 // properties of a new format.
 impl Format {
     /// All formats, the default first.
@@ -149,9 +149,9 @@ pub struct Schema {
     pub format: Format,
     /// The schema without its references.
     pub body: Body,
-    /// The schemas that this schema refers to, directly or indirectly. Each schema comes after the schemas to which it refers.
+    /// The direct and indirect references of this schema. Each schema comes after its own references.
     pub references: Vec<Reference>,
-    /// The Protobuf schema after its type names are resolved. It is stored, because frames can name several messages of one schema, and
+    /// The Protobuf schema after its type names are resolved. It is stored, because frames can refer to several messages of one schema, and
     /// each message needs the linked schema.
     #[cfg(feature = "formats")]
     linked: protobuf::Once,
@@ -233,7 +233,7 @@ pub struct Malformed {
     pub what: &'static str,
 }
 
-/// The reason why a key or value cannot be read. The caller puts `the record key` or `the record value` before the error message.
+/// Error for a key or value that cannot be read. The caller puts `the record key` or `the record value` before the error message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {

@@ -1,12 +1,12 @@
 //! The locations of fields in a record key or value.
 //!
-//! Owns the syntax of JSON pointers. Must never read a record.
+//! Defines the syntax of JSON pointers. Never reads a record.
 
 use super::DEPTH_MAX;
 use super::scalar::Scalar;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The reason why a JSON pointer is invalid.
+/// Error for an invalid JSON pointer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PointerError {
@@ -55,7 +55,7 @@ impl Places {
         Ok(())
     }
 
-    /// Lets extractors for these places visit everything in a text. JSON extractors can always do so.
+    /// Lets extractors for these places visit everything in a text. JSON extractors can always visit everything.
     #[must_use]
     pub fn and_everything(self) -> Self {
         Self { reads_everything: true, ..self }

@@ -1,6 +1,6 @@
 //! The value of a field.
 //!
-//! Owns the text form of numbers and UUIDs, so that equal values of different formats are the same key. Must never allocate.
+//! Defines the text form of numbers and UUIDs, which makes equal values of different formats the same key. Never allocates.
 
 use std::fmt::{self, Write as _};
 
@@ -39,7 +39,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Upper bound of the length of a text: a sign, a zero, a decimal point, and all 39 digits of the largest number.
+    /// Upper bound for the length of a text: a sign, a zero, a decimal point, and all 39 digits of the largest number.
     const MAX: usize = 3 + 39;
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -57,7 +57,7 @@ impl fmt::Write for Written {
 }
 
 impl Scalar<'_> {
-    /// Maximum number of digits after the decimal point. Every number with this number of digits fits into an `i128`.
+    /// Maximum number of digits after the decimal point. An `i128` can hold any number with up to 38 digits.
     pub const SCALE_MAX: u32 = 38;
 
     /// Returns the text `true` or `false`.

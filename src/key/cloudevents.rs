@@ -1,7 +1,7 @@
 //! CloudEvents in Kafka: the mode of a record and the names of attribute headers.
 //!
-//! Implements the "Kafka Protocol Binding for CloudEvents", version 1.0.2. Must never confuse the modes: if the header `content-type`
-//! begins with `application/cloudevents`, the value is the whole event, or a batch of events.
+//! Decides the mode by the rules of the "Kafka Protocol Binding for CloudEvents", version 1.0.2. If the header `content-type` begins with
+//! `application/cloudevents`, the value is the whole event or a batch of events. This module then never treats headers as attributes.
 
 use crate::record::{Invalid, Reason};
 

@@ -1,6 +1,6 @@
 //! Keys with parts that are optional, have fallbacks, are normalized, ignore the case of a header name, or are in the JSON of another part.
 //!
-//! Reads such parts from records and from the texts of a lookup. Must never handle other keys, because `key/mod.rs` reads them faster.
+//! Reads such parts from records and from the texts of a lookup. Never handles other keys, because `key/mod.rs` reads them faster.
 
 use super::content::{Content, Room};
 use super::encoding::{Tag, encode, encode_scalar, raw};
@@ -168,7 +168,7 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
             Part::CloudEvent(_) if self.is_structured => {
                 let found = self.fields.next().and_then(Option::as_ref);
                 match scalar(found.ok_or_else(|| missing(part))?)? {
-                    // In binary mode, attributes are text in headers. Scalars become text here, so that both modes give the same key.
+                    // In binary mode, attributes are text in headers. Converting scalars to text here gives the same key in both modes.
                     (Tag::Bytes | Tag::Number | Tag::Bool, text) => Ok((Tag::Bytes, text)),
                     _ => Err(Box::new(missing(part))),
                 }
@@ -337,7 +337,7 @@ mod tests {
         // The key does not depend on which alternative has the value.
         assert_eq!(id(&parts, r#"{"id":2,"n":3}"#), id(&parts, r#"{"uuid":2,"n":3}"#));
         let none = id(&[Part::FirstOf(vec![field("id"), Part::Header("h".to_owned())])], "{}").unwrap_err();
-        assert_eq!(none, (Reason::MissingKey, "the record has none of field `/id`, header `h`".to_owned()));
+        assert_eq!(none, (Reason::MissingKey, "the record does not have any of these: field `/id`, header `h`".to_owned()));
         assert_eq!(of(vec![Part::FirstOf(vec![field("id"), content()])], None, &[]).unwrap_err().0, Reason::Tombstone);
         let of_header = of(vec![Part::FirstOf(vec![Part::Header("h".to_owned()), content()])], None, &[("h", "x")]);
         assert_eq!(of_header, of(vec![Part::Header("h".to_owned())], None, &[("h", "x")]));

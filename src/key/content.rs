@@ -4,12 +4,12 @@
 //! The digest is part of a key's encoding, so its computation must not change within a version of the state format. The digest of a scalar
 //! is the hash of its type and its bytes. For an object, the members are sorted by the hashes of their names. The digest is then the hash
 //! of all members, with the hash of the name and the digest of the value for each member. For an array, each step hashes the digest so far
-//! and the digest of the next element. Must never depend on a format.
+//! and the digest of the next element. This module does not depend on any format.
 
 use super::{Hashing, SpecError};
 use crate::format::{Container, Node, Places, Scalar, Visit};
 
-/// Number of members for which memory is kept between records.
+/// Maximum capacity, in members, of a buffer that is kept between records.
 const MEMBERS_KEPT: usize = 1 << 12;
 
 /// The type of a value. The discriminants are part of the encoding.
@@ -155,7 +155,7 @@ impl Digest<'_> {
         let is_left_out = except.is_some_and(|at| self.content.except[at].is_left_out);
         match self.top.tag {
             Tag::Array => {
-                // An element that is left out is hashed as 0, so that arrays of different lengths keep different digests.
+                // An omitted element is hashed as 0. Arrays of different lengths therefore keep different digests.
                 let element = if is_left_out { 0 } else { value };
                 self.top.digest = self.hash(Tag::Array, bytemuck::bytes_of(&[self.top.digest.to_le(), element.to_le()]));
                 self.top.at += 1;

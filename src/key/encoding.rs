@@ -1,7 +1,7 @@
 //! The encoding of a key's parts.
 //!
-//! Owns the encoding, which must never change within a version of the state format, because stored fingerprints are hashes of
-//! encodings. Values of different formats are the same key if their encodings are equal.
+//! Defines the encoding, which must not change within a version of the state format: stored fingerprints are hashes of encodings. Values of
+//! different formats are the same key if their encodings are equal.
 
 use crate::format::{Scalar, unescape};
 
@@ -15,7 +15,7 @@ pub(super) enum Tag {
     /// The bytes of a record key, record value, header, or CloudEvents attribute. Also a field that is bytes, a UUID, or a string after its
     /// escapes are decoded.
     Bytes = 1,
-    /// A number in JSON notation. JSON numbers stay as written, so that two different numbers are never rounded to the same float.
+    /// A number in JSON notation. JSON numbers stay as written, because rounding to a float could make different numbers equal.
     Number = 2,
     Bool = 3,
     /// A JSON object or array as written, with its white space.
@@ -46,7 +46,7 @@ pub(super) fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {
 #[inline]
 pub(super) fn encode_scalar(scalar: &Scalar<'_>, mut encode: impl FnMut((Tag, &[u8]))) -> Result<(), serde_json::Error> {
     let (text, written);
-    // `encode` is called at a single place, so that the compiler inlines it.
+    // Call `encode` in a single place, because the compiler then inlines it.
     encode(match *scalar {
         Scalar::Null => (Tag::Null, &[]),
         Scalar::String(text) => (Tag::Bytes, text),

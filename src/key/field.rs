@@ -70,8 +70,8 @@ pub struct Leaf<'l> {
     pub scalar: Option<Scalar<'l>>,
 }
 
-/// Visits the fields of a record key or value. An object whose pointer has `depth_max` names is visited as a single field. Returns true if
-/// the key or value is an object.
+/// Visits the fields of a record key or value. An object at depth `depth_max` is visited as a single field. Returns true if the key or
+/// value is an object.
 ///
 /// # Errors
 /// Returns [`Unreadable`] if the text is not in the extractor's format. The caller must then discard the visited fields.

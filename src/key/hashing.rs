@@ -1,7 +1,7 @@
 //! Hashes the encoding of a key to its fingerprint.
 //!
-//! Owns the choice of the hash function and its secret, if it has one. Must never reveal the secret: `Debug`, errors, and [`Hashing::id`]
-//! reveal at most whether two secrets are equal.
+//! Defines the hash functions and holds the secret of the selected function, if it has one. Never reveals the secret: `Debug`, errors, and
+//! [`Hashing::id`] reveal at most whether two secrets are equal.
 //!
 //! XXH3 is fast, but anyone who chooses keys can create collisions, regardless of the seed
 //! (<https://github.com/Cyan4973/xxHash/issues/1127>). A collision can cause another party's record to be dropped as a duplicate. SipHash
@@ -13,7 +13,7 @@ use siphasher::sip128::SipHasher24;
 use std::fmt;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The text that [`Hashing::id`] hashes. It is not the encoding of any key, because every encoding starts with a tag of at most 5.
+/// The text that [`Hashing::id`] hashes. The text is not the encoding of any key, because every encoding starts with a tag of at most 5.
 const ID_TEXT: &[u8] = b"unseen hash key id";
 
 /// The hash function for keys. Fingerprints of different hash functions are not comparable.

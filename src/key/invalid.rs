@@ -1,6 +1,6 @@
 //! Error messages for records without a key.
 //!
-//! Must never decide that a record is invalid or put a value of a record into a message.
+//! Only writes messages: the callers decide that a record is invalid. A message never contains a value of a record.
 
 use super::encoding::Tag;
 use super::{EmbeddedField, Part};
@@ -33,13 +33,14 @@ pub(super) fn tombstone() -> Invalid {
 pub(super) fn missing(part: &Part) -> Invalid {
     let part = part.to_string();
     let message = match part.strip_prefix("the first of ") {
-        Some(parts) => format!("the record has none of {parts}"),
+        Some(parts) => format!("the record does not have any of these: {parts}"),
         None => format!("the record has no {}", part.trim_start_matches("the ")),
     };
     Invalid { reason: Reason::MissingKey, message }
 }
 
-/// Names the header in the message if the record has it in another case, because gateways can change the case of header names.
+/// Returns the error for a missing header. If the record has the header in another case, the message shows the other spelling, because
+/// gateways can change the case of header names.
 pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&[u8]>)]) -> Invalid {
     let mut invalid = missing(part);
     if let Some((other, _)) = headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {

@@ -1,7 +1,7 @@
 //! A key in a query, given by the texts of its parts.
 //!
-//! Interprets these texts. For a field, `1` can be the number 1 or the string "1", so a query looks up both keys. Must never leave out a
-//! possible key, because the answer "not seen" could then be wrong.
+//! Interprets these texts. For a field, `1` can be the number 1 or the string "1", so a query looks up both keys. Never omits a possible
+//! key, because the answer "not seen" could then be wrong.
 
 use super::encoding::{Tag, encode};
 use super::{Fingerprint, KeySpec, Part, Scratch};
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 /// of keys.
 pub(super) const AMBIGUOUS_MAX: u32 = 4;
 
-/// The reason why a key cannot be looked up by the texts of its parts.
+/// Error of a lookup by the texts of a key's parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {

@@ -1,11 +1,11 @@
 //! Extracts a record's key and computes its fingerprint.
 //!
-//! Owns the encoding of a key, which must never change within a version of the state format: stored filters contain only bits that are
-//! computed from encoded keys. Pure: no I/O, no clock, no randomness.
+//! Defines the encoding of a key. The encoding must not change within a version of the state format, because stored filters contain only
+//! bits that are computed from encoded keys. Pure: no I/O, no clock, no randomness.
 //!
-//! Each part is encoded as one tag byte, its length as a little-endian `u64`, and its bytes, so that no two different lists of
-//! parts have the same encoding. The fingerprint is a hash of the encoding: XXH3-128, or SipHash with a secret if untrusted
-//! parties choose the keys (see [`Hashing`]).
+//! Each part is encoded as one tag byte, its length as a little-endian `u64`, and its bytes. Different lists of parts therefore have
+//! different encodings. The fingerprint is a hash of the encoding: XXH3-128, or SipHash with a secret if untrusted parties choose the keys
+//! (see [`Hashing`]).
 
 mod cloudevents;
 mod composite;
@@ -62,8 +62,8 @@ impl Fingerprint {
         (self.0 >> 64) as u64
     }
 
-    /// Combines the fingerprint of a key with the fingerprint of its content. The low half is that of the key. The high half is a hash of
-    /// both fingerprints.
+    /// Combines the fingerprint of a key with the fingerprint of its content. The low half is the key's low half. The high half is a hash
+    /// of both fingerprints.
     ///
     /// With a probability of 2^-64, two different keys have the same low half and count as one key. Their high halves then still differ,
     /// except with another probability of 2^-64. So a record of one key counts as a change of the other key, not as its duplicate.
@@ -101,7 +101,7 @@ pub struct KeySpec {
     hashing: Hashing,
 }
 
-/// The parts of a record from which a key is read. CloudEvents attributes do not set `value`, although they can be in the record value.
+/// The parts of a record that the key needs. CloudEvents attributes do not set `value`, although they can be in the record value.
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     headers: bool,
@@ -109,7 +109,7 @@ struct Reads {
     value: bool,
 }
 
-/// The reason why a [`KeySpec`] cannot be created from a list of parts.
+/// Error of [`KeySpec::new`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -167,7 +167,7 @@ impl KeySpec {
                     event.add(pointer)?;
                 }
                 Part::KeyField(pointer) => key.add(pointer)?,
-                // Attribute names contain no characters that a pointer would have to escape.
+                // Attribute names do not contain characters that must be escaped in a pointer.
                 Part::CloudEvent(name) if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !name.is_empty() => {
                     event.add(&format!("/{name}"))?;
                 }
@@ -227,8 +227,8 @@ impl KeySpec {
         self.reads.value
     }
 
-    /// Returns the places in a record from which the key is read, in order: the parts without wrappers such as [`Part::Optional`], and all
-    /// alternatives of [`Part::FirstOf`].
+    /// Returns the places of the key in a record, in order: the parts without wrappers such as [`Part::Optional`], and all alternatives of
+    /// [`Part::FirstOf`].
     pub fn leaves(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter().flat_map(Part::leaves)
     }
@@ -380,7 +380,7 @@ impl KeySpec {
                     encode_scalar(scalar, &mut add).map_err(|error| unreadable(Side::Value, false, &[], &error.into()))?;
                 }
                 Part::CloudEvent(_) if is_structured => {
-                    // In binary mode, attributes are text in headers. Scalars are added as text here, so that both modes give the same key.
+                    // In binary mode, attributes are text in headers. Adding scalars as text here gives the same key in both modes.
                     match *fields.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {
                         Scalar::String(text) | Scalar::Number(text) | Scalar::Bool(text) => add((Tag::Bytes, text)),
                         Scalar::Escaped(quoted) => {
@@ -429,7 +429,7 @@ fn header<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<Option<&'a
     Ok(header.ok_or_else(|| missing_header(part, name, record.headers))?.1)
 }
 
-/// Returns an attribute of a CloudEvent in binary mode, in which attributes are headers.
+/// Returns an attribute of a CloudEvent in binary mode. In this mode, attributes are headers.
 #[inline]
 fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8], Box<Invalid>> {
     let is_it = |header: &str| header.strip_prefix(cloudevents::PREFIX) == Some(name);

@@ -1,7 +1,7 @@
 //! The parts of a key: their places in a record, and options such as `normalize` for the values at these places.
 //!
-//! Owns the description of a part as text. Checkpoints and changelogs contain this text, to detect that the configured key has changed.
-//! Must never read a record.
+//! Defines the description of a part as text. Checkpoints and changelogs contain this text to detect a change of the configured key. Never
+//! reads a record.
 
 use super::{Normalizers, SpecError};
 use crate::format::{JsonExtractor, Places, PointerError};
@@ -48,9 +48,9 @@ pub enum Part {
     },
     /// A part that may be absent. An absent part counts as null.
     Optional(Box<Part>),
-    /// The first of these parts that the record has and that is not null. The key is the same as if only that part were configured.
+    /// The first of these parts that exists in the record and is not null. The key is the same as if only that part were configured.
     FirstOf(Vec<Part>),
-    /// A part whose value is normalized, so that different spellings are the same key.
+    /// A part whose value is normalized: different spellings are the same key.
     Normalized(Box<Part>, Normalizers),
     /// A field of the JSON text that is the value of another part.
     Embedded(Box<Part>, EmbeddedField),
@@ -80,8 +80,8 @@ impl EmbeddedField {
 }
 
 impl Part {
-    /// Returns the places in a record from which the part is read, in order: the part without wrappers such as [`Part::Optional`], and all
-    /// alternatives of [`Part::FirstOf`].
+    /// Returns the places of the part in a record, in order: the part without wrappers such as [`Part::Optional`], and all alternatives of
+    /// [`Part::FirstOf`].
     #[must_use]
     pub fn leaves(&self) -> Vec<&Self> {
         match self {

@@ -1,6 +1,6 @@
 //! Predicates on a record: which records are deduplicated, and which retract their key.
 //!
-//! Owns the places and tests of a predicate. Must never read a record: the reader evaluates predicates.
+//! Defines the places and tests of predicates. Never reads a record: the reader evaluates predicates.
 
 use super::Field;
 use crate::format::{PointerError, Side};

@@ -1,6 +1,6 @@
 //! Formats the parts of a key for people.
 //!
-//! Must never be used to compare keys. Only fingerprints are compared.
+//! The texts are only for display. To compare keys, compare fingerprints.
 
 use super::Scratch;
 use super::encoding::Tag;

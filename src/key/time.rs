@@ -1,6 +1,6 @@
 //! Event times, read from a field or a header.
 //!
-//! Decides which texts and numbers are valid times. Must never read a clock.
+//! Decides which texts and numbers are valid times. Never reads a clock.
 
 use super::field::Field;
 use super::normalize::instant_ms;
@@ -18,7 +18,7 @@ const LEAST: [(i128, TimeUnit); 3] = [
     (100_000_000_000, TimeUnit::Milliseconds),
 ];
 
-/// Once a mantissa has reached this value, further digits after the decimal point are ignored, so that the mantissa cannot overflow.
+/// If a mantissa reaches this value, further digits after the decimal point are ignored to prevent an overflow.
 const MANTISSA_MAX: i128 = 10_i128.pow(30);
 
 /// The place and the unit of a record's event time.
@@ -158,8 +158,8 @@ impl EventTime {
     }
 }
 
-/// Converts `mantissa` * 10^`exponent` to milliseconds. Without a unit, the magnitude of the number determines the unit. Returns `None`
-/// for a time before 1970, which Kafka cannot represent, and for zero, which is Protobuf's value for a missing field.
+/// Converts `mantissa` * 10^`exponent` to milliseconds. Without a unit, the magnitude of the number determines the unit. Returns `None` for
+/// times before 1970 and for zero: Kafka cannot represent times before 1970, and zero is Protobuf's value for a missing field.
 fn millis(unit: Option<TimeUnit>, mantissa: i128, exponent: i32) -> Option<Timestamp> {
     if unit == Some(TimeUnit::Rfc3339) || mantissa < 0 {
         return None;

@@ -1,7 +1,6 @@
 //! Tokens for Amazon MSK: presigned URLs in the format of AWS's own OAUTHBEARER signers.
 //!
-//! Owns the lookup of AWS credentials, in this order: environment, web identity (IRSA), container, instance. Must never put a credential
-//! into an error.
+//! Looks up AWS credentials in this order: environment, web identity (IRSA), container, instance. An error never contains a credential.
 
 use super::sigv4::{Credentials, Presigned, presign};
 use super::token::Token;
@@ -18,7 +17,7 @@ const ANSWER_MAX: u64 = 1 << 20;
 /// The address of the instance metadata service.
 const METADATA: &str = "http://169.254.169.254";
 
-/// The host to which `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` is relative.
+/// The base URL of `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`.
 const CONTAINER: &str = "http://169.254.170.2";
 
 type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;

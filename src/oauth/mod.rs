@@ -1,6 +1,6 @@
 //! Bearer tokens. One thread per source obtains and renews tokens for all clients of the process.
 //!
-//! Owns the renewal schedule and the subscribers. Must never show a token or a client secret. Must never withdraw a token because its
+//! Schedules renewals and delivers tokens to subscribers. Never shows a token or a client secret. Never withdraws a token because its
 //! replacement is late: only the server that gets a token knows whether it still accepts the token.
 
 mod aws;
@@ -36,7 +36,7 @@ const UNKNOWN_LIFETIME: Duration = Duration::from_secs(5 * 60);
 /// A client that uses tokens. The renewal thread calls it, so it must not block.
 pub(crate) trait Subscriber: Send {
     fn renewed(&self, token: &Token);
-    /// Reports that there is no valid token, with the reason.
+    /// Reports that the client has no valid token, with the reason.
     fn failed(&self, reason: &str);
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Tokens {
 #[derive(Default)]
 struct State {
     token: Option<Arc<Token>>,
-    /// The reason why the last attempt failed, or `None` if it succeeded.
+    /// The error of the last attempt, or `None` if it succeeded.
     trouble: Option<Arc<str>>,
     attempts: u64,
     attempted: Option<Instant>,
@@ -123,11 +123,11 @@ impl Tokens {
         Subscription { tokens: Arc::clone(self), id }
     }
 
-    /// Returns the current token. If there is none, if it has expired, or if its renewal is due, waits up to `timeout` for the next attempt
+    /// Returns the current token. If the token is missing, has expired, or is due for renewal, waits up to `timeout` for the next attempt
     /// to renew it.
     ///
     /// # Errors
-    /// Returns the reason if there is no valid token.
+    /// Returns an error message if a valid token is not available.
     pub(crate) fn get(&self, timeout: Duration) -> Result<Arc<Token>, String> {
         let mut state = self.lock();
         // Without subscribers, the renewal thread renews the token only when this method is waiting, so the renewal can be overdue.

@@ -1,6 +1,6 @@
 //! Token requests: from a token endpoint, a file, or AWS credentials.
 //!
-//! Owns the HTTP client. Must never put a token, a client secret, or the text of an unexpected response into an error.
+//! Creates the HTTP clients. An error never contains a token, a client secret, or the text of an unexpected response.
 
 use super::aws::Signer;
 use super::token::Token;
@@ -15,8 +15,8 @@ use ureq::typestate::AgentScope;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Timeout of a request to a service on this host, such as the AWS metadata service. The timeout is short, because outside AWS no service
-/// answers.
+/// Timeout of a request to a service on this host, such as the AWS metadata service. The timeout is short, because the service does not
+/// answer outside AWS.
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ impl Requests {
     /// Requests a token from a source.
     ///
     /// # Errors
-    /// Returns the reason why there is no token.
+    /// Returns an error message if the source does not provide a valid token.
     pub(super) fn token(&mut self, source: &TokenSource) -> Result<Token, String> {
         match source {
             TokenSource::Endpoint(endpoint) => self.of_endpoint(endpoint),

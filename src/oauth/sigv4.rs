@@ -1,6 +1,6 @@
 //! AWS Signature Version 4, for a presigned URL.
 //!
-//! Must never show a secret key.
+//! Never shows a secret key.
 
 use data_encoding::HEXLOWER;
 use openssl::hash::MessageDigest;

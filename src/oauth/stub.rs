@@ -8,7 +8,7 @@ use std::net::TcpListener;
 pub(crate) fn serve<B: AsRef<str>>(mut answer: impl FnMut(&str) -> Option<(u16, B)> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    // Nobody joins the thread. It ends with the process at the latest.
+    // Nobody joins the thread, which ends with the process at the latest.
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let mut reader = BufReader::new(stream.try_clone().unwrap());

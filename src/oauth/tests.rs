@@ -27,7 +27,7 @@ impl Subscriber for Listener {
     }
 }
 
-/// Moves the last attempt into the past, so that a rejected token is renewed immediately.
+/// Moves the last attempt into the past. A rejected token is then renewed immediately.
 fn age(tokens: &Tokens) {
     let mut state = tokens.lock();
     state.attempted = state.attempted.map(|at| at.checked_sub(BACKOFF.1).unwrap());

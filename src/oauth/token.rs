@@ -1,6 +1,6 @@
 //! A bearer token and its claims.
 //!
-//! Must never show a token. The claims are not verified here: the broker verifies the token.
+//! Never shows a token. The claims are not verified here: the broker verifies the token.
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
@@ -61,7 +61,7 @@ impl Token {
         &self.value
     }
 
-    /// Returns the claim `sub` of the token, or an empty string if the token has no such claim.
+    /// Returns the claim `sub` of the token, or an empty string if the token does not have this claim.
     pub(crate) fn principal(&self) -> &str {
         &self.principal
     }

@@ -1,6 +1,7 @@
 //! A client for the API of Confluent's schema registry, which other registries also implement.
 //!
-//! Owns addresses, credentials, and limits. Must never show a password or a token or treat a failure as a missing schema.
+//! Holds the addresses and credentials and enforces the limits. Never shows a password or a token, and never treats a failure as a missing
+//! schema.
 
 use crate::config::{RegistryOAuth, SchemaRegistry};
 use crate::format::{Body, Format, Reference, Schema, SchemaId};
@@ -247,7 +248,7 @@ impl Client {
         }
         match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
             Ok(body) => Ok((status, body)),
-            // A response of this size is not a schema. It can come from a proxy, so it does not prove that the schema cannot be used.
+            // A response of this size is not a schema. The response can come from a proxy, so the schema may still be usable.
             Err(ureq::Error::BodyExceedsLimit(_)) => Err(unavailable(format!("returned {status} and more than {ANSWER_MAX} bytes"))),
             Err(error) => Err(unavailable(format!("closed the connection during its response: {error}"))),
         }

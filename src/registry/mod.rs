@@ -1,7 +1,7 @@
 //! Schemas from a schema registry. Each schema is fetched once and cached. Only partitions with records that need a schema wait for it.
 //!
-//! Owns the thread that sends requests, and the cached responses. Must never drop a request because the registry is down: the request is
-//! retried until it is answered. Must never treat a missing response as an answer.
+//! Runs the thread that sends requests, and caches the responses. Never drops a request because the registry is down: the request is
+//! retried until the registry answers. Never treats a missing response as an answer.
 
 mod client;
 
@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 const SCHEMAS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 20;
 
-/// The maximum number of schema ids that are cached as missing or unusable. They have their own limit, so that random ids in records do not
+/// The maximum number of schema ids that are cached as missing or unusable. These ids have their own limit, so random ids in records do not
 /// displace known schemas.
 const UNKNOWN_MAX: usize = 4096;
 
 /// The maximum number of pending requests. Records can contain any number of schema ids and must not cause a flood of requests.
 const REQUESTS_MAX: usize = 1024;
 
-/// The time for which a registry must repeatedly report that a schema is missing before unseen believes it. A registry such as Karapace has
-/// no schemas for a while when it starts, and a follower registry learns about new schemas late.
+/// The time between the first report that a schema is missing and the report that unseen believes. A registry such as Karapace does not
+/// have any schemas for a while when it starts, and a follower registry learns about new schemas late.
 const MISSING_AFTER: Duration = Duration::from_secs(10);
 
 /// Replaces [`MISSING_AFTER`] after records have waited for missing schemas for [`WAITED_MAX`] in total. Otherwise, if records are random
@@ -38,10 +38,11 @@ const MISSING_AFTER_LONG_WAIT: Duration = Duration::from_secs(1);
 /// is subtracted from the total. If a schema that was missing appears, the total is reset to zero.
 const WAITED_MAX: Duration = Duration::from_secs(60);
 
-/// The number of missing or unusable schemas that are logged one by one. After that, a line is logged each time the number has doubled.
+/// The number of missing or unusable schemas that are logged one by one. For further schemas, a line is logged each time the number has
+/// doubled.
 const MISSING_LOGGED_MAX: u64 = 8;
 
-/// The time for which unseen caches that a schema is missing or cannot be used.
+/// The lifetime of a cached result that a schema is missing or cannot be used.
 const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 
 /// The first and the longest wait before a retry for the same schema. The wait doubles with each retry.
@@ -84,11 +85,11 @@ enum Entry {
     Unknown { why: Arc<str>, until: Instant },
 }
 
-/// A pending request for a schema. Each request has its own retry time, so that a failing request does not delay others.
+/// A pending request for a schema. Each request has its own retry time, so a failing request does not delay others.
 struct Request {
     due: Instant,
     backoff: Duration,
-    /// The time at which the registry first reported that the schema is missing. `None` after any other response.
+    /// Time of the registry's first report that the schema is missing. `None` after any other response.
     missing_since: Option<Instant>,
     /// The error of the last attempt, or `None` before the first response.
     error: Option<String>,
@@ -195,7 +196,7 @@ impl Schemas for Patient {
 }
 
 impl Cache {
-    /// Returns the cached result, if there is one. The result that a schema is missing or unusable expires after [`UNKNOWN_FOR`].
+    /// Returns the cached result, if there is one. Results for missing or unusable schemas expire after [`UNKNOWN_FOR`].
     fn peek(&self, id: SchemaId) -> Option<Lookup> {
         match self.entries.get(&id)? {
             Entry::Known(schema) => Some(Lookup::Known(Arc::clone(schema))),
@@ -231,8 +232,8 @@ impl Cache {
         }
     }
 
-    /// Schedules a retry. `missing` is true if the registry reported that the schema does not exist. If the registry reports this for long
-    /// enough, the report becomes the answer.
+    /// Schedules a retry. `missing` is true if the registry reported that the schema does not exist. If the registry repeats this report
+    /// for long enough, the report becomes the answer.
     fn retry_later(&mut self, id: SchemaId, error: String, missing: bool) {
         self.failures += 1;
         let is_logged = self.requests.values().filter(|request| request.error.is_some()).count() < LOGGED_MAX;
@@ -251,8 +252,8 @@ impl Cache {
         self.requests.get(&id).and_then(|request| request.missing_since)
     }
 
-    /// Returns how much of [`WAITED_MAX`] is used: the time that records waited for missing schemas, minus a tenth of the time since the
-    /// last wait ended.
+    /// Returns the used part of [`WAITED_MAX`]: the time that records waited for missing schemas, minus a tenth of the time since the last
+    /// wait ended.
     fn waited(&self) -> Duration {
         self.waited.saturating_sub(self.missing_at.map_or(Duration::ZERO, |at| at.elapsed() / 10))
     }
@@ -261,8 +262,8 @@ impl Cache {
         if self.waited() < WAITED_MAX { MISSING_AFTER } else { MISSING_AFTER_LONG_WAIT }
     }
 
-    /// Caches that a schema is missing or cannot be used, so that records with the schema are invalid. If records waited for several
-    /// schemas at the same time, the time counts once.
+    /// Caches that a schema is missing or cannot be used. Records with the schema are then invalid. If records waited for several schemas
+    /// at the same time, the time counts once.
     fn record_missing(&mut self, id: SchemaId, why: &str) {
         if let Some(since) = self.missing_since(id) {
             let waited = self.missing_at.map_or(since, |at| at.max(since)).elapsed();

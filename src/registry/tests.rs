@@ -63,7 +63,7 @@ fn unavailable() -> Result<Schema, Failure> {
     Err(Failure::Unavailable("the registry is down".to_owned()))
 }
 
-/// Moves the times in the cache into the past, as if this much time had passed.
+/// Moves the times in the cache into the past, as if the duration `by` had passed.
 fn later(cache: &mut Cache, by: Duration) {
     cache.missing_at = cache.missing_at.and_then(|at| at.checked_sub(by));
     for request in cache.requests.values_mut() {
@@ -111,7 +111,7 @@ fn an_unreachable_registry_does_not_make_schemas_missing() {
     assert!(matches!(cache.peek(id), Some(Lookup::Unknown(_))));
 }
 
-/// Requests schemas until the cache believes that all of them are missing. Returns the time that this took.
+/// Requests schemas. Returns the time until the cache believes that all of them are missing.
 fn wait_for_missing(cache: &mut Cache, ids: std::ops::Range<u32>) -> Duration {
     const STEP: Duration = Duration::from_millis(500);
     let (news, mut took) = (Condvar::new(), Duration::ZERO);

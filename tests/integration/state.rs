@@ -132,8 +132,10 @@ fn state_of_another_version_is_not_changed() {
         (String::from_utf8(own).expect("a number"), contents(&db))
     };
     let log = stream.setup.start("a").fails(1);
-    let sentence =
-        format!("error: state directory {}: expected format {own}, got 99; run the version of unseen that wrote it", state.display());
+    let sentence = format!(
+        "error: state directory {}: expected format {own}, got 99; run the version of unseen that wrote the directory",
+        state.display()
+    );
     assert!(log.contains(&sentence), "{log}");
     {
         let db = open(&state);

@@ -69,7 +69,7 @@ impl MemoryDisk {
     }
 
     /// Damages the value of entry `number` modulo the number of entries. Like RocksDB, the database detects the damage by a checksum.
-    /// Returns false if there is no entry.
+    /// Returns false if the disk has no entries.
     #[must_use]
     pub fn damage(&self, number: usize) -> bool {
         let directory = self.lock();
@@ -99,8 +99,8 @@ impl MemoryDisk {
         Ok(Handle { disk: self.clone(), entries })
     }
 
-    /// Returns the number of the current `checkpoints` directory. A directory that replaces it gets a new number. `None` if there is no
-    /// directory.
+    /// Returns the number of the current `checkpoints` directory. A directory that replaces it gets a new number. `None` if the directory
+    /// does not exist.
     pub(in crate::checkpoint) fn number(&self) -> Option<u64> {
         self.lock().checkpoints.as_ref().map(|(number, _)| *number)
     }

@@ -1,7 +1,7 @@
 //! Claims of workers on checkpoints.
 //!
-//! Owns the order of the claims. The workers of a process share one store, and a worker that has lost a partition may not know about the
-//! loss yet. Such a worker must never replace the next owner's checkpoint or mix its own pages into that checkpoint.
+//! Orders the claims. The workers of a process share one store, and a worker that has lost a partition may not know about the loss yet.
+//! Such a worker must never replace the next owner's checkpoint or mix its own pages into that checkpoint.
 
 use super::Store;
 use crate::checkpoint::PartitionId;
@@ -20,7 +20,7 @@ pub(super) type Claims = BTreeMap<PartitionId, u64>;
 
 impl Store {
     /// Claims the checkpoint of a partition. Checkpoints under earlier claims can no longer be saved. A worker must claim a partition
-    /// before it requests the group's offsets, so that no checkpoint under an earlier claim is past these offsets.
+    /// before it requests the group's offsets. Otherwise, a checkpoint under an earlier claim could be past these offsets.
     #[must_use]
     pub fn claim(&self, id: &PartitionId) -> Claim {
         let mut claims = self.claims();

@@ -1,6 +1,6 @@
 //! The instance id of a state directory, which distinguishes its process from others.
 //!
-//! Owns the file `instance`. Must never replace an id that can still be read.
+//! Reads and writes the file `instance`. Never replaces an id that can still be read.
 
 use super::{Error, Store};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! The results of loading from the store. Must never contain data that was not verified.
+//! The results of loading from the store. They contain only verified data.
 
 use super::Saved;
 use crate::changelog::Progress;

@@ -1,7 +1,7 @@
 //! The RocksDB store of a state directory.
 //!
-//! Owns the open database and moves it aside if it is corrupt. The empty database that replaces it must never answer lookups for states
-//! that were in the corrupt database.
+//! Keeps the database open and moves it aside if it is corrupt. The empty database that replaces it never answers lookups for states that
+//! were in the corrupt database.
 
 mod claim;
 mod instance;
@@ -272,7 +272,7 @@ impl Store {
         self.opened().epoch
     }
 
-    /// True if the saved state is still there. It is lost if the store was quarantined in the meantime.
+    /// True if the store still contains the saved state. A quarantine removes all saved states from the store.
     #[must_use]
     pub fn holds(&self, saved: Saved) -> bool {
         self.opened().epoch == saved.epoch

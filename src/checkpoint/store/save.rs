@@ -1,6 +1,6 @@
 //! Writes a checkpoint atomically: the metadata, the changes, and the deletions.
 //!
-//! Must never leave a partial checkpoint in the store or delete data of another partition.
+//! Never leaves a partial checkpoint in the store, and never deletes data of another partition.
 
 use super::{CHANGE_BYTES, Claim, Saved, Store};
 use crate::checkpoint::codec::{
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Store {
-    /// Stores a partition's state as of the offsets in `metadata`. If the store still holds `saved`, writes only the changes since then.
+    /// Stores a partition's state as of the offsets in `metadata`. If the store still holds `saved`, writes only the later changes.
     /// Otherwise, writes the whole state.
     ///
     /// Returns `saved` for the next call and the number of bytes written.

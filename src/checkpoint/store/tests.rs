@@ -94,7 +94,7 @@ proptest! {
     }
 }
 
-/// The situation after a rebuild: the state is large, and none of it is stored.
+/// The situation after a rebuild: the state is large and not stored yet.
 #[test]
 fn a_full_checkpoint_in_files_survives_the_deletion_of_the_old_state() {
     for (filter, exact) in [(true, true), (true, false), (false, true)] {
@@ -221,7 +221,10 @@ fn a_directory_of_an_older_format_is_rejected_and_unchanged() {
     drop(store);
     for opened in [Store::open_to_read(&dir), Store::open(&dir), Store::open_to_read(&dir)] {
         let error = opened.unwrap_err().to_string();
-        assert!(error.contains("expected format 7, got 6; run the version of unseen that wrote it, or move the directory away"), "{error}");
+        assert!(
+            error.contains("expected format 7, got 6; run the version of unseen that wrote the directory, or move the directory aside"),
+            "{error}"
+        );
     }
 }
 

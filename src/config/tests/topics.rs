@@ -163,7 +163,7 @@ fn key_conflicts_can_ignore_fields() {
         ),
         (
             "{ except = [\"/a/b/c/d/e\"] }",
-            "x.toml: topics[0].key_conflicts: `/a/b/c/d/e` has more than 4 levels; the comparison treats everything below level 4 as one field, so name a parent with at most 4 levels"
+            "x.toml: topics[0].key_conflicts: `/a/b/c/d/e` has more than 4 levels; the comparison treats everything below level 4 as one field, so use a parent with at most 4 levels"
                 .to_owned(),
         ),
         (

@@ -1,4 +1,4 @@
-//! Precomputes lookups for a batch of keys. The precomputed results must never change the answer to a lookup.
+//! Precomputes lookups for a batch of keys. The precomputed results never change the answer to a lookup.
 
 #![expect(clippy::inline_always, reason = "SIMD code must be inlined into the function with the target feature")]
 
@@ -14,7 +14,7 @@ pub(super) const BATCH_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
-    /// Version of the layers for which [`work`] computed the results.
+    /// Version of the layers when [`work`] computed the results.
     version: u64,
     /// Index of the entry after the one that was found last. A lookup tries this entry first. The index is only a hint, because concurrent
     /// readers can change it.
@@ -89,10 +89,10 @@ impl Batch {
 }
 
 /// Looks up all keys in all layers except the open one and computes their masks for the open layer. The open layer is the newest layer of
-/// the current slice, into which keys are inserted. It is the last of `layers` if `is_open` is true. The results are valid for the current
-/// version of the layers.
+/// the current slice, and keys are inserted only into it. If `is_open` is true, the open layer is the last of `layers`. The results are
+/// valid for the current version of the layers.
 ///
-/// While one layer is checked, the cache loads the lines of the next layer, so that the CPU waits for memory only if memory bandwidth is
+/// While one layer is checked, the cache loads the lines of the next layer. The CPU then waits for memory only if memory bandwidth is
 /// exhausted.
 #[inline(always)]
 pub(super) fn work<'a>(entries: &mut [Entry], layers: impl Iterator<Item = &'a Bloom>, is_open: bool) {

@@ -1,5 +1,5 @@
-//! The stored form of an aging filter, without its bits. A corrupt number must never make a filter allocate more memory than the other
-//! numbers allow.
+//! The stored form of an aging filter, without its bits. A corrupt number never makes a filter allocate more memory than the other numbers
+//! allow.
 
 use super::Layer;
 use crate::filter::bloom::{BLOCK_BITS, Bloom, BloomLayout};
@@ -89,7 +89,7 @@ pub struct LayerMetadata {
     pub blocks_per_key: u32,
     /// Number of bits that a key sets in each of its blocks: 1 to 16.
     pub k: u32,
-    /// Number of keys above which another layer is chained.
+    /// Maximum number of keys before another layer is chained.
     pub capacity: u64,
     /// Number of keys inserted, counting repeated insertions.
     pub keys: u64,

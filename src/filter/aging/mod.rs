@@ -3,7 +3,8 @@
 //! A window is divided into `slices`. The filter keeps at most `slices + 1` generations, each with its own Bloom filters, so a key stays
 //! seen for at least `window` and at most `window * (1 + 1/slices)`. With one slice, this is the classic pair of a young and an old filter
 //! (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010). Keys are inserted only into the newest generation, the open one. The filter
-//! may report an absent key as seen but must never forget a key within its window, unless the configuration allows that at `max_memory`.
+//! may report an absent key as seen. It never forgets a key within its window, unless the configuration allows early eviction at
+//! `max_memory`.
 
 mod batch;
 mod metadata;
@@ -198,7 +199,8 @@ impl Aging {
         Ok(())
     }
 
-    /// Opens a generation for the current slice. If it is already open, chains another layer to it, unless `max_memory` forbids that.
+    /// Opens a generation for the current slice. If the generation is already open, chains another layer to it, unless `max_memory` forbids
+    /// a larger generation.
     fn make_room(&mut self) -> Result<(), CapacityError> {
         self.layers_change();
         if self.open().is_none() {
@@ -214,7 +216,7 @@ impl Aging {
         while !self.fits(size.1.bytes()) {
             match self.sizing.growth.at_max {
                 AtMaxMemory::Stop => return Err(CapacityError::MaxMemory),
-                // Forget generations early only if that makes enough room.
+                // Evict generations only if eviction makes enough room.
                 AtMaxMemory::EvictOldest if self.generations.len() > 1 && self.fits_alone(size.1.bytes()) => self.evict(),
                 AtMaxMemory::EvictOldest | AtMaxMemory::Saturate => {
                     self.saturated = true;
@@ -229,7 +231,7 @@ impl Aging {
         Ok(())
     }
 
-    /// Returns the capacity and layout of the first layer of a generation that is about to open. The capacity is the one from the changelog
+    /// Returns the capacity and layout of the first layer of a generation that is about to open. The capacity comes from the changelog
     /// (`replay_info`) or follows from the number of keys in the previous generations. If `max_memory` does not allow a layer that is
     /// larger than configured, the layer has the configured size.
     fn first_size(&self) -> (u64, BloomLayout) {
@@ -237,14 +239,14 @@ impl Aging {
         let capacity = match self.window {
             _ if self.replay_info.is_some() => self.replay_info.unwrap_or_default(),
             Window::Time { slices, .. } => self.sizing.growth.capacity(self.sizing.capacity, held, slices),
-            // In a window by count, a slice holds exactly this number of keys.
+            // In a window by count, a slice always holds the configured number of keys.
             Window::Keys { .. } => self.sizing.capacity,
         };
         let sizing = self.sizing.resized(capacity);
         if capacity <= self.sizing.capacity || self.fits(sizing.layout.bytes()) { sizing.size(0) } else { self.sizing.size(0) }
     }
 
-    /// True if `max_memory` allows the generation that is open or about to open to use this many more bytes. If generations cannot be
+    /// True if `max_memory` allows the generation that is open or about to open to use `bytes` more bytes. If generations cannot be
     /// evicted, also reserves at least the configured size for every other generation of the window, including those that do not exist yet.
     fn fits(&self, bytes: u64) -> bool {
         let Some(most) = self.sizing.growth.max_bytes else { return true };
@@ -259,7 +261,7 @@ impl Aging {
         reserved.saturating_add(open.max(first)) <= most
     }
 
-    /// True if `max_memory` allows the open generation to use this many more bytes after all other generations are evicted.
+    /// True if `max_memory` allows the open generation to use `bytes` more bytes after all other generations are evicted.
     fn fits_alone(&self, bytes: u64) -> bool {
         let open = self.open().map_or(0, Generation::bytes).saturating_add(bytes);
         self.sizing.growth.max_bytes.is_none_or(|most| open <= most)

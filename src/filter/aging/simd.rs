@@ -1,6 +1,6 @@
 //! Processes a batch with SIMD instructions, if the CPU has them.
 //!
-//! The answers must always be those of [`batch::work`].
+//! The answers are always the same as the answers of [`batch::work`].
 
 #![allow(unsafe_code)]
 

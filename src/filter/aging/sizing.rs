@@ -93,9 +93,9 @@ impl Sizing {
     }
 
     /// Returns the capacity and layout of layer `index` of a generation. The first layer may use all of the rate except [`CHAIN_SHARE`]. Of
-    /// that share, the first chained layer may use half, the next a quarter, and so on, so that the chained layers together stay below the
-    /// share. The first chained layer has half the capacity of the first layer, and each further layer has twice the capacity of the
-    /// previous one, so that there are few layers (Almeida et al.: "Scalable Bloom Filters", 2007).
+    /// that share, the first chained layer may use half, the next a quarter, and so on. The chained layers together therefore stay below
+    /// the share. The first chained layer has half the capacity of the first layer, and each further layer has twice the capacity of the
+    /// previous one to keep the number of layers small (Almeida et al.: "Scalable Bloom Filters", 2007).
     pub(super) fn size(&self, index: usize) -> (u64, BloomLayout) {
         let depth = u32::try_from(index).unwrap_or(u32::MAX).min(40);
         if depth == 0 {

@@ -1,11 +1,11 @@
 //! A cuckoo filter with a generation tag in each slot: the filter that can delete keys.
 //!
-//! One table holds the keys of all slices. A slot has a fingerprint and a tag for the slice into which the key was inserted. Compared with
-//! the queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs about two cache misses per table and
-//! lookup regardless of the number of slices, and supports [`Filter::remove`]. But each start of a slice needs a pass over the table (a few
-//! nanoseconds per slot), and changes are spread over all pages, so every checkpoint stores most pages. The filter may report an absent key
-//! as seen but must never report an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an absent
-//! key may remove a different key.
+//! One table holds the keys of all slices. A slot has the fingerprint of a key and a tag for the slice of its insertion. Compared with the
+//! queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs about two cache misses per table and lookup
+//! for any number of slices, and supports [`Filter::remove`]. But each start of a slice needs a pass over the table (a few nanoseconds per
+//! slot), and changes are spread over all pages, so every checkpoint stores most pages. The filter may report an absent key as seen. It
+//! never reports an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an absent key may remove
+//! a different key.
 //!
 //! There are `slices + 1` tags, one per generation. Before a slice starts, a pass over the table removes every key whose tag is about to
 //! be reused, no matter how far time has jumped. A tag therefore always stands for exactly one slice of the window.
@@ -35,13 +35,13 @@ const NAMES_MAX: u64 = 1 << 48;
 /// One table of the filter. When a table is full, the filter chains another one.
 #[derive(Debug)]
 struct Layer {
-    /// Number under which the pages of the layer are stored. A filter never reuses a name, not even that of a dropped layer.
+    /// Number that identifies the layer in the ids of its pages. A filter never reuses a name, not even the name of a dropped layer.
     name: u64,
     /// Position in the chain, starting at 0. [`Sizing::layout`] computes the layout from it.
     depth: u32,
     /// True if the layer was created for a different sizing. It then accepts no more keys.
     retired: bool,
-    /// Number of filled slots at which the layer accepts no more keys: its capacity, or less if an insertion has failed.
+    /// Maximum number of filled slots: the capacity of the layer, or less if an insertion has failed.
     limit: u64,
     table: Table<SLOTS>,
 }
@@ -87,8 +87,8 @@ impl Cuckoo {
         })
     }
 
-    /// Returns the oldest copy of a key, which expires first. This is the copy to renew. If it belongs to a different key with the same
-    /// fingerprint, that key is remembered longer than necessary, never shorter.
+    /// Returns the oldest copy of a key, which expires first and is the copy to renew. If the copy belongs to a different key with the same
+    /// fingerprint, the different key is remembered longer than necessary, never shorter.
     fn oldest(&self, fingerprint: Fingerprint) -> Option<Copy> {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
@@ -133,7 +133,7 @@ impl Cuckoo {
         }
     }
 
-    /// Creates a layer for the lowest depth of the chain that no layer has.
+    /// Creates a layer at the lowest free depth of the chain.
     fn next_layer(&self) -> Result<Layer, CapacityError> {
         let taken = |depth: &u32| self.layers.iter().any(|layer| layer.depth == *depth && !layer.retired);
         let depth = (0..u32::MAX).find(|depth| !taken(depth)).ok_or(CapacityError::Memory)?;
@@ -257,9 +257,9 @@ impl Filter for Cuckoo {
         if copy.age == 0 {
             return Ok(false);
         }
-        // If the current slice is full, this renewal starts the next slice. Renew the copy before that, so that it does not expire, and
-        // again after that, with the new tag. The copy stays in its slot, but the index of its layer may change, so find the layer by its
-        // name.
+        // If the current slice is full, this renewal starts the next slice. The copy could expire at the start, so renew it before the
+        // start, and again afterward with the new tag. The copy stays in its slot, but the index of its layer may change, so find the layer
+        // by its name.
         self.renew(&copy);
         let name = self.layers[copy.layer].name;
         self.make_way();
@@ -414,7 +414,7 @@ impl kind::Metadata for Metadata {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerMetadata {
-    /// Name of the layer, under which its pages are stored.
+    /// Name of the layer, used in the ids of its pages.
     pub name: u64,
     /// Position of the layer in the chain, starting at 0.
     pub depth: u32,
@@ -422,10 +422,9 @@ pub struct LayerMetadata {
     pub buckets: u64,
     /// Bits per fingerprint.
     pub fingerprint_bits: u32,
-    /// Planned number of keys. This number follows from `buckets` but is stored so that a wrong number of buckets is noticed before memory
-    /// is allocated.
+    /// Planned number of keys. Stored although it follows from `buckets`, to detect a wrong number of buckets before memory is allocated.
     pub capacity: u64,
-    /// Number of filled slots at which the layer accepts no more keys: its capacity, or less if an insertion has failed.
+    /// Maximum number of filled slots: the capacity of the layer, or less if an insertion has failed.
     pub limit: u64,
     /// Number of filled slots. A key that was inserted several times can fill up to eight slots.
     pub keys: u64,

@@ -8,7 +8,7 @@ use crate::filter::{Filter, MetadataError, Prediction, Window};
 
 /// Minimum share of the rate that is reserved for tables chained by an overfull filter.
 const CHAIN_SHARE: f64 = 1.0 / 32.0;
-/// Depth at which chained tables stop growing.
+/// Depth of the largest chained table. Deeper tables have the same size.
 const DEPTH_MAX: u32 = 40;
 
 /// The size of a cuckoo filter, computed once for all partitions that share a configuration.
@@ -33,8 +33,8 @@ impl Sizing {
 
     /// Returns the layout of the table at a depth of the chain. The first table, at depth 0, may use all of the rate except
     /// [`CHAIN_SHARE`]. It usually uses less, because fingerprints have a whole number of bits. The first chained table may use half of the
-    /// unused rate, the next a quarter, and so on, so that all tables together stay below the rate. The first chained table has half the
-    /// capacity of the first table, and each further table has twice the capacity of the previous one, so that there are few tables
+    /// unused rate, the next a quarter, and so on. All tables together therefore stay below the rate. The first chained table has half the
+    /// capacity of the first table, and each further table has twice the capacity of the previous one to keep the number of tables small
     /// (Almeida et al.: "Scalable Bloom Filters", 2007).
     pub(super) fn layout(&self, window: Window, depth: u32) -> TableLayout {
         let tags = u64::from(window.slices()) + 1;
@@ -119,8 +119,8 @@ impl kind::Sizing for Sizing {
     }
 }
 
-/// Returns the table for `keys` with the shortest fingerprints that meet the rate when the table is full, or with the longest possible
-/// fingerprints if none meet it.
+/// Returns the table for `keys` with the shortest fingerprints that meet the rate when the table is full. If even the longest fingerprints
+/// do not meet the rate, uses the longest.
 #[expect(clippy::cast_precision_loss, reason = "a rate")]
 fn narrowest(keys: u64, rate: f64, tags: u64) -> TableLayout {
     let layout = |bits| TableLayout::holding(keys, bits, tags);

@@ -1,10 +1,10 @@
 //! The exact store: the fingerprints themselves, without false positives.
 //!
-//! This module tracks which fingerprints belong to which generation. Fingerprints inserted since the last checkpoint are in memory, and all
-//! others are in an [`Archive`]. A generation is forgotten as a whole, so nothing has to search for expired fingerprints. An exact store is
-//! used alone (kind `exact`) or confirms the keys that a filter reports as seen. It must never report a key as seen that was not inserted,
-//! or a key as unseen that was inserted within the window and not deleted. The only exceptions are collisions of two 128-bit hashes and, in
-//! a store with contents, of the low halves of two fingerprints.
+//! This module tracks the fingerprints of each generation. Fingerprints inserted since the last checkpoint are in memory, and all others
+//! are in an [`Archive`]. A generation is forgotten as a whole, without a search for expired fingerprints. An exact store is used alone
+//! (kind `exact`) or confirms the keys that a filter reports as seen. It never reports a key as seen that was not inserted, and never
+//! reports a key as unseen that was inserted within the window and not deleted. The only exceptions are collisions of two 128-bit hashes
+//! and, in a store with contents, of the low halves of two fingerprints.
 //!
 //! A store with contents (`emit = "on_change"`) also keeps the last content of each key. The low half of a fingerprint identifies the
 //! entry of its key, and the high half is the content ([`Fingerprint::with_content`]). An insertion replaces the content. If several
@@ -40,7 +40,7 @@ pub trait Archive: fmt::Debug + Send + Sync {
 #[error("cannot read the stored fingerprints: {0}")]
 pub struct ArchiveError(pub String);
 
-/// Reason why an exact store cannot insert or look up a key.
+/// Error of an insertion or a lookup in an exact store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExactError {
@@ -135,7 +135,7 @@ impl Exact {
         Ok(self.newest(entry)?.is_some_and(|(_, newest)| newest == content))
     }
 
-    /// Returns the last slice into which a key was inserted, or `None` if the key is not present. Ignores the content in `fingerprint`.
+    /// Returns the slice of a key's last insertion, or `None` if the key is not present. Ignores the content in `fingerprint`.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -192,7 +192,7 @@ impl Exact {
     /// the state changed.
     ///
     /// # Errors
-    /// Returns an error if the archive cannot be read, or there is no room. The state is then unchanged.
+    /// Returns an error if the archive cannot be read, or if there is no room. The state is then unchanged.
     pub fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let (entry, content) = self.entry(fingerprint);
         let there = self.open().map_or(Ok(None), |open| self.content_in(open, entry))? == Some(content);
@@ -373,7 +373,7 @@ pub struct ExactMetadata {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExactGenerationMetadata {
-    /// Id under which the fingerprints of the generation are stored.
+    /// Id of the generation, used in the keys of its stored fingerprints.
     pub id: GenerationId,
     /// The slice whose keys the generation contains.
     pub slice: Slice,

@@ -1,11 +1,11 @@
 //! A stable Bloom filter: forgets keys at random, in memory that never grows.
 //!
 //! The filter consists of cells with a few bits each. An insertion decrements cells at a random position and then sets the cells of the new
-//! key to the maximum (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006). At
-//! some point, the average share of zero cells no longer changes, and neither does the false-positive rate. This is the stable point. The
-//! filter errs in **both** directions: it may report an absent key as seen, and an inserted key as unseen. It is more likely to remember
-//! keys that were inserted recently but guarantees neither a window nor a number of keys. Only the key that was inserted last is certainly
-//! seen.
+//! key to the maximum (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006).
+//! After enough insertions, the average share of zero cells and the false-positive rate no longer change. The paper calls this state the
+//! stable point. The filter errs in **both** directions: it may report an absent key as seen, and an inserted key as unseen. It is more
+//! likely to remember keys that were inserted recently but guarantees neither a window nor a number of keys. Only the key that was inserted
+//! last is certainly seen.
 
 mod sizing;
 
@@ -19,7 +19,7 @@ use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The multiplier of Knuth's MMIX generator, a linear congruential generator. It has its full period with any odd increment.
+/// The multiplier of Knuth's MMIX generator, a linear congruential generator. The generator has its full period with any odd increment.
 const STEP: u64 = 6_364_136_223_846_793_005;
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Cells {
         Some(Self { layout, buffer: PagedBuffer::new(layout.bytes())?, filled: 0 })
     }
 
-    /// Returns the byte in which a cell starts, and the number of bits in that byte before the cell.
+    /// Returns the first byte of a cell, and the number of bits in that byte before the cell.
     fn at(&self, cell: u64) -> (usize, u32) {
         let bit = cell * u64::from(self.layout.cell_bits);
         ((bit / 8) as usize, (bit % 8) as u32)
@@ -191,8 +191,8 @@ impl Filter for Stable {
         Ok(())
     }
 
-    /// Sets the key's cells again. This is an insertion like any other, including decrements, as in the paper. Without decrements, a stream
-    /// with many duplicates would increase the false-positive rate.
+    /// Inserts the key again, including decrements, as in the paper. Without decrements, a stream with many duplicates would increase the
+    /// false-positive rate.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         self.insert(fingerprint).map(|()| true)
     }
@@ -315,8 +315,8 @@ pub struct CellsMetadata {
     pub k: u32,
     /// Number of cells that an insertion decrements.
     pub decrements: u64,
-    /// Memory of all cells, in bytes, with padding. This number follows from the other numbers but is stored so that a wrong number is
-    /// noticed before memory is allocated.
+    /// Memory of all cells, in bytes, with padding. Stored although it follows from the other numbers, to detect a wrong number before
+    /// memory is allocated.
     pub bytes: u64,
     /// Number of nonzero cells.
     pub filled: u64,

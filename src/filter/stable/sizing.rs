@@ -14,7 +14,7 @@ pub(super) const CELL_BITS_MAX: u32 = 4;
 const BYTES_MIN: u64 = 64;
 /// Maximum memory of a filter, in bytes: 256 GiB, more than any filter needs.
 pub(super) const BYTES_MAX: u64 = 1 << 38;
-/// Unused bytes after the last cell, so that even this cell can be read as part of an eight-byte word.
+/// Unused bytes after the last cell, because every cell is read as part of an eight-byte word.
 const PAD_BYTES: u64 = 8;
 
 /// Layout of the cells and the effect of an insertion.
@@ -31,7 +31,7 @@ pub struct CellLayout {
 }
 
 impl CellLayout {
-    /// The value to which an insertion sets the cells of the key: all bits set.
+    /// The value of a key's cells after its insertion: all bits set.
     #[must_use]
     pub const fn max(self) -> u64 {
         (1 << self.cell_bits) - 1
@@ -103,7 +103,7 @@ impl CellLayout {
 /// The random process of one cell while other keys are inserted.
 #[derive(Clone, Copy, Debug)]
 struct CellProcess {
-    /// The value to which the cell is set.
+    /// The value of the cell after it is set.
     max: usize,
     /// Share of events that decrement the cell. The other events set it.
     down: f64,
@@ -227,7 +227,7 @@ impl Sizing {
     }
 
     /// Predicts the rate and memory after `load` times [`Sizing::lifetime`] insertions. The rate rises until the stable point and then
-    /// stays constant. If `load` is `f64::INFINITY`, the rate is that of the stable point, by the paper's formula.
+    /// stays constant. If `load` is `f64::INFINITY`, the result has the rate at the stable point, by the paper's formula.
     #[must_use]
     pub fn predict(&self, load: f64) -> Prediction {
         self.after(load * self.layout.lifetime())

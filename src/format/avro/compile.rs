@@ -1,9 +1,8 @@
 //! Compiles a schema and the places of a key to a program.
 //!
-//! Owns the rules for which places the records of a schema can have, and which types can be part of a key. Must never compile a record
-//! type while it compiles another record type: a type can contain itself, so the recursion would not end. Each record type is compiled
-//! once per node of the pointer tree that leads to the type. So the size of a program is limited by the number of record types times
-//! the number of steps.
+//! Decides which places the records of a schema can have and which types can be part of a key. Never compiles a record type while it
+//! compiles another record type: a type can contain itself, so the recursion would not end. Each record type is compiled once per node of
+//! the pointer tree that leads to the type. The number of record types times the number of steps therefore limits the size of a program.
 
 use super::{AvroExtractor, Entry, Kind, Op, parse};
 use crate::format::{Node, Scalar, SchemaError};

@@ -1,10 +1,10 @@
 //! A cursor that reads an encoded record.
 //!
-//! Owns the encoding of numbers, lengths, and blocks. Must never move past the end of the record.
+//! Decodes numbers, lengths, and blocks. Never moves past the end of the record.
 
 use crate::format::Malformed;
 
-/// Maximum number of bytes of a number: 64 bits, seven bits per byte.
+/// Maximum length of a varint in bytes: 64 bits at 7 bits per byte.
 const NUMBER_MAX: usize = 10;
 
 pub(super) struct Cursor<'a> {
@@ -43,7 +43,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// Takes a length and then this number of bytes.
+    /// Takes length-prefixed bytes and returns them without their length.
     pub fn sized(&mut self, what: &'static str) -> Result<&'a [u8], Malformed> {
         let start = self.at;
         let length = self.long()?;

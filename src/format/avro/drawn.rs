@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 /// Keys of maps. Some of them must be escaped in a pointer.
 const KEYS: [&str; 4] = ["a", "~1/", "", "ключ"];
 const TEXTS: [&str; 4] = ["", "a", "Käse", "a text of more than sixty-four bytes, whose length is a number of two bytes"];
-/// Depth after which arrays and maps are empty, and unions have their first branch. Keeps values within the depth that the walk allows.
+/// Maximum depth. Deeper arrays and maps are empty, and deeper unions have their first branch. Keeps values within the depth that the walk
+/// allows.
 const NESTED: usize = 8;
 
 /// Makes choices based on bytes. After the last byte, it always makes the first choice.

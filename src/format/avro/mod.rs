@@ -1,7 +1,7 @@
 //! Avro's binary encoding.
 //!
-//! A schema and the places of a key are compiled to a program, which finds the values in a record. Must never build a value or trust a
-//! length or a count in a record.
+//! A schema and the places of a key are compiled to a program that finds the values in a record. This module never builds a value and never
+//! trusts a length or a count in a record.
 //!
 //! `parse` parses a schema, `compile` compiles the program, `walk` runs it, `visit` visits everything in a record, and `cursor`
 //! reads numbers, lengths, and blocks.
@@ -51,7 +51,7 @@ pub struct AvroExtractor {
 /// An operation on the next value of a record.
 #[derive(Clone, Debug)]
 enum Op {
-    /// Skips this number of bytes.
+    /// Skips a fixed number of bytes.
     Fixed(usize),
     /// Skips a boolean.
     Boolean,
@@ -59,9 +59,9 @@ enum Op {
     Int,
     /// Skips a number of up to 64 bits.
     Long,
-    /// Skips a length and a string or bytes of this length.
+    /// Skips a length-prefixed string or bytes.
     Sized,
-    /// Skips an enum with this number of symbols, which is encoded as an index.
+    /// Skips an enum, which is encoded as an index. The field is the number of symbols.
     Index(usize),
     /// Runs the operation of the union branch that the record selects.
     Union(Vec<Op>),

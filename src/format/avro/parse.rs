@@ -1,6 +1,6 @@
 //! Parses a schema and its references.
 //!
-//! Combines a schema with its references and owns the rules for names. Must never depend on places.
+//! Combines a schema with its references and decides which names are valid. Never depends on places.
 
 use crate::format::{Body, Schema, SchemaError};
 use apache_avro::error::{Details, Error};
@@ -12,11 +12,11 @@ use apache_avro::validator::{
 use serde_json::{Map, Value, json};
 use std::sync::Once;
 
-/// The attribute in which the aliases of a field are stored.
+/// The attribute that stores the aliases of a field.
 const ALIASES: &str = "unseen_aliases";
 
-/// Parses the references and the schema as the fields of an artificial record, so that later fields can use the names that earlier
-/// fields define. The schema is the last field.
+/// Parses the references and the schema as the fields of an artificial record, because later fields can use the names that earlier fields
+/// define. The schema is the last field.
 pub(super) fn parse(schema: &Schema) -> Result<RecordSchema, SchemaError> {
     allow_all_names();
     let references = schema.references.iter().map(|reference| {
@@ -76,9 +76,9 @@ fn bare(json: Value) -> Result<Value, SchemaError> {
 
 const LOGICAL: [&str; 3] = ["logicalType", "precision", "scale"];
 
-/// Converts an object that only names a type, such as `{"type": "int"}`. An object without a logical type becomes the plain name, so that
-/// the parser does not copy the named type. An object with a logical type stays an object: it names a primitive type, so there is nothing
-/// to copy.
+/// Converts an object that contains only the name of a type, such as `{"type": "int"}`. Without a logical type, the object becomes the
+/// plain name, because the parser would copy the type otherwise. With a logical type, the object stays an object. Its type is then
+/// primitive, so the parser does not copy anything.
 fn annotated(members: &mut Map<String, Value>, name: String) -> Value {
     if members.contains_key("logicalType") { kept(members, &LOGICAL, [("type", name.into())]) } else { name.into() }
 }

@@ -1,6 +1,6 @@
 //! Visits everything in a record.
 //!
-//! Must never trust a length or a count in a record or recurse without limit in a type that contains itself.
+//! Never trusts a length or a count in a record, and never recurses without limit in a type that contains itself.
 
 use super::compile::kind;
 use super::cursor::Cursor;
@@ -112,7 +112,7 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
             schema => {
                 let value = match kind(schema) {
                     Ok(kind) => scalar(&mut self.cursor, &kind)?,
-                    // Visit the bytes of a decimal whose scale varies or is above 38, because `Scalar` has no such decimals.
+                    // Visit the bytes of a decimal whose scale varies or is above 38, because `Scalar` cannot represent such decimals.
                     Err(_) => Scalar::String(match schema {
                         Schema::Decimal(DecimalSchema { inner: InnerDecimalSchema::Fixed(fixed), .. }) => {
                             self.cursor.take(fixed.size, "the record ends within a decimal")?

@@ -1,6 +1,6 @@
 //! Runs a compiled program on a record.
 //!
-//! Must never allocate. The running time is limited by the size of the record plus [`IDLE_MAX`].
+//! Never allocates. The running time is limited by the size of the record plus [`IDLE_MAX`].
 
 use super::cursor::{Block, Cursor};
 use super::{Entry, Kind, Op};

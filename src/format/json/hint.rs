@@ -1,6 +1,6 @@
 //! Explains in an error message why a JSON text does not have a field.
 //!
-//! Runs only for invalid records, so parsing a text again is fast enough. Must never put a value of a record into a message.
+//! Runs only for invalid records, so parsing a text again is fast enough. A message never contains a value of the record.
 
 use super::unescape;
 use crate::format::Side;

@@ -1,11 +1,11 @@
 //! JSON texts.
 //!
-//! Fields can be found in three ways, which all find the same values. They are tried in this order: a template of an earlier text
+//! Three methods find fields, and all of them find the same values. They are tried in this order: a template of an earlier text
 //! (`template`), a scan of typical JSON (`scan`), and a parser (`serde_json`). `visit` visits a whole text, and `hint` explains why a field
 //! is missing.
 //!
-//! The syntax of the whole text is validated, so that a truncated record is not accepted. But strings that are neither requested nor
-//! visited are not checked for valid UTF-8.
+//! The syntax of the whole text is validated to reject truncated records. But strings that are neither requested nor visited are not
+//! checked for valid UTF-8.
 
 mod hint;
 mod scan;

@@ -1,10 +1,10 @@
 //! Reads a few fields of typical JSON, several times as fast as a full parser.
 //!
-//! The scan either finds the same values as the parser in [`super::JsonExtractor`] or gives up because the text is malformed or unusual.
-//! Must never decide that a record is invalid or accept a text that is not JSON: the scan validates the syntax of the whole text.
+//! The scan either finds the same values as the parser in [`super::JsonExtractor`] or gives up because the text is malformed or unusual. It
+//! never decides that a record is invalid. It never accepts a text that is not JSON, because it validates the syntax of the whole text.
 //!
-//! Strings are skipped with the marks of [`StructuralBitmap`], without reading their bytes. The position in the text is passed
-//! from step to step instead of being stored, so that it stays in a register.
+//! Strings are skipped with the marks of [`StructuralBitmap`], without reading their bytes. Each step passes the position in the text to
+//! the next step instead of storing it, which keeps the position in a register.
 
 #![expect(clippy::inline_always, reason = "small steps of one loop")]
 
@@ -60,7 +60,7 @@ impl<'a> Scan<'a, '_> {
         at
     }
 
-    /// Reads a value at which a pointer ends or through which a pointer leads.
+    /// Reads a value on the path of a pointer or at its end.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
             // If the field occurs again, the scan gives up. The last occurrence counts, but the earlier value must also be valid, and only

@@ -1,6 +1,6 @@
 //! Marks the bytes of a text that are special within a JSON string, with SIMD instructions.
 //!
-//! Must mark exactly these bytes, because strings are skipped from mark to mark.
+//! Marks exactly these bytes, because the scan skips strings from mark to mark.
 
 #![allow(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! Recognizes texts that differ from an earlier text only in their scalars, such as the records of one producer.
 //!
 //! If scalars in a JSON text are replaced by scalars of the same types, the text is still JSON, and its fields are in the same order. So
-//! this module reads only the scalars and compares all other bytes with the earlier text. Templates are tried before [`super::scan`]. Must
-//! never learn a template from a text in which a requested field is missing or occurs twice.
+//! this module reads only the scalars and compares all other bytes with the earlier text. Templates are tried before [`super::scan`]. This
+//! module never learns a template from a text if a requested field is missing or occurs twice.
 //!
 //! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions.
 //! Unlike Mison, this module also validates the rest of the text.
@@ -20,8 +20,8 @@ const TEMPLATES_MAX: usize = 64;
 const FIRST_REST: u32 = 16;
 /// Number of texts that are read before the next attempt to learn a template, after a template is discarded or could not be learned.
 const REST: u32 = 4096;
-/// A template is discarded after this number of texts that do not match. Each matching text offsets [`HIT`] of these misses, because a
-/// match saves about as much time as [`HIT`] misses cost.
+/// Number of misses before a template is discarded. A miss is a text that does not match. Each matching text offsets [`HIT`] misses,
+/// because a match saves about as much time as [`HIT`] misses cost.
 const MISSES_MAX: u32 = 64;
 const HIT: u32 = 3;
 
@@ -124,7 +124,7 @@ impl Template {
         (at == scan.json.len()).then_some(())
     }
 
-    /// Counts a text in which these values were found. After enough texts, learns the template of the current text.
+    /// Counts a text. After enough texts, learns the template of the current text. `found` has the values of the requested fields.
     pub(super) fn learn<'a>(&mut self, scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) {
         if self.pieces.is_empty() {
             self.rest -= 1;
@@ -167,7 +167,7 @@ fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<P
     }
     push(&mut pieces, &scan.json[from..], None, None)?;
     let slots = pieces.iter().filter(|piece| piece.slot.is_some()).count();
-    // If a field is requested twice, its piece has only one of the two slots, so there is no template.
+    // If a field is requested twice, its piece has only one of the two slots, so no template is learned.
     (slots == found.len()).then_some(pieces)
 }
 
@@ -245,7 +245,7 @@ mod tests {
         ]
     }
 
-    /// Generates a text in which each `_` stands for a scalar. Some of the scalars are requested.
+    /// Generates a text with a `_` for each scalar. Some of the scalars are requested.
     fn frame() -> impl Strategy<Value = &'static str> {
         prop::sample::select(vec![
             r#"{"a":_,"a long name, longer than a piece":_,"b":{"a":_,"c":[_,_]},"d":_}"#,

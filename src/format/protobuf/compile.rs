@@ -1,6 +1,6 @@
 //! Compiles a message descriptor and the places of a key to the tables of a walk.
 //!
-//! Owns the rules for which places can be part of a key. Must never read a record.
+//! Decides which places can be part of a key. Never reads a record.
 
 use super::REPEATED_MAX;
 use super::plan::{Below, Constant, Entry, Field, Kind, Map, Plan, Shape, Symbols, Table, Value};
@@ -20,8 +20,8 @@ pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Pla
     Ok((compiler.plan, compiler.lacking.into()))
 }
 
-/// Child nodes, grouped by the target to which their steps lead: a field, an array index, or a map key. Each entry has the target, one of
-/// these steps, and the child nodes.
+/// Child nodes, grouped by the target of their steps: a field, an array index, or a map key. Each entry has the target, one of these steps,
+/// and the child nodes.
 type Steps<'n, T> = Vec<(T, String, Vec<&'n Node>)>;
 
 #[derive(Default)]

@@ -1,8 +1,8 @@
 //! Protocol Buffers' binary encoding.
 //!
-//! A step of a pointer is the name of a field in the `.proto` file or its JSON name, the key of a map, or the index of an element. Must
-//! never access the file system or read a nested message that no pointer leads through: such a message is skipped by its length. Only a
-//! visit reads all messages.
+//! A step of a pointer is the name of a field in the `.proto` file or its JSON name, the key of a map, or the index of an element. This
+//! module never accesses the file system. It never reads a nested message unless a pointer leads through the message: all other nested
+//! messages are skipped by their length. Only a visit reads all messages.
 //!
 //! A field that is not on the wire has its default value in two cases: a proto3 scalar without `optional`, because readers cannot
 //! distinguish its default from an absent field, and a proto2 field with an explicit default. All other absent fields are not found. A

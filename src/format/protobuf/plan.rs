@@ -1,6 +1,6 @@
 //! The tables that drive a walk. Each message that pointers lead through has a table with the action for each field number.
 //!
-//! Must never depend on the source of a schema.
+//! The tables never depend on the source of a schema.
 //!
 //! The tables form a tree, like the pointers. A message type that contains itself has a table for each level of the pointers.
 

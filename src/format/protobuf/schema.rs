@@ -1,6 +1,6 @@
 //! Parses and links a schema and finds the message type of its records.
 //!
-//! Must never open a file: the imports of a schema are its references, other files of a descriptor set, or well-known files.
+//! Never opens a file: the imports of a schema are its references, other files of a descriptor set, or well-known files.
 //!
 //! Files are reduced to their messages and enums before they are linked. Options, services, and extensions do not affect how records are
 //! read, so only syntax errors in them matter.

@@ -7,7 +7,7 @@
 use crate::format::{Container, Malformed, Scalar, Visit};
 use prost_reflect::{DynamicMessage, Kind, MapKey, MessageDescriptor, Value};
 
-/// The name under which all unknown fields are visited as a single field. No field of a schema can have an empty name.
+/// The name of the single field that stands for all unknown fields. A field of a schema cannot have an empty name.
 const UNKNOWN: &[u8] = b"";
 
 pub(super) fn visit(message: &MessageDescriptor, record: &[u8], visitor: &mut impl Visit) -> Result<(), Malformed> {

@@ -1,7 +1,7 @@
 //! Walks a record once and finds the values of fields.
 //!
-//! Owns the rules for fields that occur several times: the last value counts, parts of a message are merged, and a member of a oneof
-//! clears the other members. Must never allocate.
+//! Handles fields that occur several times: the last value counts, parts of a message are merged, and a member of a oneof clears the other
+//! members. Never allocates.
 
 use super::REPEATED_MAX;
 use super::plan::{Below, Constant, Field, Kind, Map, Plan, Shape, Value};

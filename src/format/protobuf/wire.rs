@@ -1,6 +1,6 @@
 //! Reads and skips the fields of an encoded message.
 //!
-//! Owns all checks of the encoding. Must never read past the end of a message or depend on a schema.
+//! Checks the encoding. Never reads past the end of a message and never depends on a schema.
 
 use crate::format::{DEPTH_MAX, Malformed};
 
@@ -8,7 +8,7 @@ use crate::format::{DEPTH_MAX, Malformed};
 pub(super) enum Wire {
     Varint,
     Fixed64,
-    /// A length, followed by this number of bytes.
+    /// Length-prefixed bytes.
     Bytes,
     GroupStart,
     GroupEnd,
@@ -32,7 +32,7 @@ fn short(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
 /// A position in a record and the end of the current message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
-    /// The record up to the end of the message, so that offsets count from the start of the record.
+    /// The record up to the end of the message. Offsets count from the start of the record.
     bytes: &'a [u8],
     at: usize,
 }
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         Ok(*bytes)
     }
 
-    /// Takes a length and this number of bytes, and returns a reader for these bytes.
+    /// Takes length-prefixed bytes and returns a reader for them.
     #[inline]
     pub(super) fn nested(&mut self) -> Result<Self, Malformed> {
         let start = self.at;
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         Ok(&nested.bytes[nested.at..])
     }
 
-    /// Takes a length and this number of bytes, which must be UTF-8.
+    /// Takes a length-prefixed text, which must be UTF-8.
     #[inline]
     pub(super) fn text(&mut self) -> Result<&'a [u8], Malformed> {
         let text = self.bytes()?;

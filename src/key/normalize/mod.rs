@@ -1,7 +1,7 @@
 //! Normalizes ids: texts that are written differently but mean the same id become equal.
 //!
-//! Must never make a record invalid: a step that does not apply to a value leaves the value unchanged. Normalizing a normalized value must
-//! not change it, because a lookup normalizes its texts, and these can be printed parts of a key, which are already normalized.
+//! Never makes a record invalid: a step that does not apply to a value leaves the value unchanged. A second normalization must not change a
+//! value, because a lookup normalizes its texts. These texts can be printed parts of a key, which are already normalized.
 
 mod timestamp;
 mod url;

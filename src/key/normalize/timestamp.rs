@@ -82,8 +82,8 @@ const fn days_in(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Returns the number of days from 1970-01-01 to a date. In this algorithm, a year begins in March, so that the leap day is the last day of
-/// a year (Hinnant: "chrono-Compatible Low-Level Date Algorithms", 2021).
+/// Returns the number of days from 1970-01-01 to a date. In this algorithm, a year begins in March, which makes the leap day the last day
+/// of a year (Hinnant: "chrono-Compatible Low-Level Date Algorithms", 2021).
 const fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

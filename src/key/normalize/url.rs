@@ -5,11 +5,11 @@ use url::Url;
 /// Returns the canonical form of a URL, or `None` if a text is not a URL with a host.
 ///
 /// The parser writes the scheme in lowercase. For schemes such as `http` and `https`, it also writes the host in lowercase and in Punycode
-/// and leaves out a default port. This function leaves out the fragment and the query parameters that `drop_query` names, and sorts the
+/// and leaves out a default port. This function leaves out the fragment and the query parameters that match `drop_query`, and sorts the
 /// other parameters by name. Parameters with the same name keep their order, because their order can matter.
 pub(super) fn canonical(text: &str, drop_query: &[String]) -> Option<String> {
     let mut url = Url::parse(text).ok()?;
-    // The parser also accepts texts such as `user:17#1`, in which the number sign does not begin a fragment.
+    // The parser also accepts texts such as `user:17#1`, but the number sign in these texts does not begin a fragment.
     if !url.has_host() {
         return None;
     }

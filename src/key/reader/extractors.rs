@@ -1,6 +1,6 @@
 //! Extractors for places in record keys or values, with one extractor per schema.
 //!
-//! Must never guess: a key or value is not read until its schema arrives.
+//! Never guesses: a key or value is not read until its schema arrives.
 
 use super::super::Source;
 use super::NoKey;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// Maximum number of cached extractors for one set of places. A full cache is cleared, and extractors are compiled again when needed.
 pub(super) const EXTRACTORS_MAX: usize = 1024;
 
-/// Compiled extractors, by the frames that name their schemas.
+/// Compiled extractors, by the frames with the ids of their schemas.
 #[derive(Debug, Default)]
 pub(super) struct Extractors {
     /// Index of the extractor that was used last. The next record usually needs the same extractor.
@@ -30,7 +30,7 @@ pub(super) struct Known {
     extractor: Result<Extractor, String>,
 }
 
-/// A key or value and the index of its extractor. If there is an index, the frame was removed from the key or value. If there is none, the
+/// A key or value and the index of its extractor. If there is an index, the frame was removed from the key or value. Without an index, the
 /// key or value is not parsed and can still have its frame.
 #[derive(Clone, Copy)]
 pub(super) struct Opened<'a> {
@@ -110,8 +110,8 @@ fn compiled(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Ex
     Extractor::compile(schema, message, places).map_err(|error| error.to_string())
 }
 
-/// Compiles an extractor for the schema that a frame names. Callers cache the inner error, because the schema does not change. They do not
-/// cache the outer error: either the frame is broken, or the registry can still learn the schema.
+/// Compiles an extractor for the schema of a frame. Callers cache the inner error, because the schema does not change. They do not cache
+/// the outer error: either the frame is broken, or the registry can still get the schema.
 fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<Result<Extractor, String>, NoKey> {
     let broken = || invalid(side, Reason::Malformed, "has a frame that cannot be read");
     let Head { schema: id, indexes } = Head::of(format, head).ok_or_else(broken)?;

@@ -1,6 +1,6 @@
 //! Evaluates predicates.
 //!
-//! Must never extract more than the places that a predicate tests.
+//! Extracts only the places that a predicate tests.
 
 use super::super::Scratch;
 use super::super::field;

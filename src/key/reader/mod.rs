@@ -1,6 +1,6 @@
-//! Keys and fields of the records of one topic, regardless of their format.
+//! Reads the keys and fields of one topic's records, in any format.
 //!
-//! Must never guess: until the schema of a record arrives, the record has no key but is not invalid either.
+//! Never guesses: until the schema of a record arrives, the record has no key but is not invalid either.
 //!
 //! Encodings such as gzip, and frames with a schema id, are removed before a key or value is read. So `record` and `content` parts do
 //! not depend on the schema id.
@@ -18,7 +18,7 @@ use crate::record::{Invalid, Reason, Record, Timestamp};
 use extractors::{Extractors, Opened, header, invalid};
 use std::borrow::Cow;
 
-/// The reason why [`Reader::read`] returns no key.
+/// Error of [`Reader::read`] for a record without a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoKey {
     /// The record is invalid for this reason: it has no usable key, content, or time, or a predicate cannot be tested.
@@ -35,7 +35,7 @@ impl From<Box<Invalid>> for NoKey {
     }
 }
 
-/// The locations of everything in a topic's records that a verdict depends on.
+/// The places of everything in a topic's records that a verdict depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordSpec<'t> {
     /// The parts of the key and the hash function.
@@ -107,7 +107,7 @@ struct ContentReader {
 pub struct ContentCounts {
     /// The number of contents, including contents whose parts are all missing or null.
     pub read: u64,
-    /// The number of contents in which at least one part is neither missing nor null.
+    /// The number of contents with at least one part that is neither missing nor null.
     pub with_parts: u64,
 }
 
@@ -221,7 +221,7 @@ impl Reader {
         keyed
     }
 
-    /// Tests the predicates of `when` for which `due` is true. Fails with [`NoKey::Passes`] if one of them does not hold.
+    /// Tests the predicates of `when` that `due` selects. Fails with [`NoKey::Passes`] if one of them does not hold.
     fn select(
         &mut self,
         spec: RecordSpec<'_>,
@@ -468,8 +468,8 @@ fn schema_header<'a>(format: &RecordFormat, mut headers: impl Iterator<Item = (&
 }
 
 impl OpenValue<'_> {
-    /// Visits the fields of the value, each with its JSON pointer. An object whose pointer has `depth_max` names is visited as a single
-    /// field. Returns false if the value is not an object or cannot be read. The caller must then discard the visited fields.
+    /// Visits the fields of the value, each with its JSON pointer. An object at depth `depth_max` is visited as a single field. Returns
+    /// false if the value is not an object or cannot be read. The caller must then discard the visited fields.
     pub fn leaves(&mut self, depth_max: usize, visit: impl FnMut(Leaf<'_>)) -> bool {
         self.text.is_some_and(|text| field::leaves(self.extractor, text, depth_max, self.scratch, visit).unwrap_or(false))
     }

@@ -11,7 +11,7 @@ mod windows;
 use super::*;
 use crate::key::numbered::key_of_family as key;
 
-/// A filter whose `slices + 1` generations each hold `each` keys, so that its false-positive rate is at its highest.
+/// A filter at its highest false-positive rate: all of its `slices + 1` generations hold `each` keys.
 fn full(sizing: Sizing, slices: u32, each: u64, family: u64) -> Aging {
     let mut filter = Aging::new(Window::Time { slice_ms: 1, slices }, sizing);
     for slice in 0..=u64::from(slices) {

@@ -7,7 +7,7 @@ use super::*;
 fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (Vec<bool>, Aging) {
     const SLICES: u32 = 3;
     let window = Window::Time { slice_ms: 100, slices: SLICES };
-    // The filter is far too small, so that lookups read chained layers of several shapes.
+    // The filter is far too small, so lookups read chained layers of several shapes.
     let mut filter = Aging::new(window, Sizing::new(window, 500, rate));
     let mut last_seen = std::collections::HashMap::new();
     let mut seen = Vec::new();

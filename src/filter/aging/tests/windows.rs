@@ -15,7 +15,7 @@ fn a_far_too_small_filter_forgets_nothing() {
 
 #[test]
 fn memory_matches_the_documentation() {
-    // Bits per key of a window with four slices. The memory is that of five generations, but only the keys of four slices count.
+    // Bits per key of a window with four slices. The memory holds five generations, but only the keys of four slices count.
     for (rate, most) in [(1e-2, 17.5), (1e-3, 25.0), (1e-4, 34.0), (1e-6, 45.0)] {
         let window = Window::time(86_400_000, 4);
         let bits = Sizing::new(window, 10_000_000, rate).bytes(window) as f64 * 8.0 / 1e7;

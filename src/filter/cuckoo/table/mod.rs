@@ -1,9 +1,9 @@
 //! A cuckoo table: fingerprints in buckets, each with a generation tag.
 //!
-//! The table uses partial-key cuckoo hashing (Fan, Andersen, Kaminsky, Mitzenmacher: "Cuckoo Filter: Practically Better Than Bloom",
-//! 2014), extended to any number of buckets. The numbers of a key's two buckets add up to a hash of its fingerprint, modulo the number of
-//! buckets, so each bucket follows from the other bucket and the fingerprint. Slots are packed without gaps. The table must never lose a
-//! fingerprint unless it is removed or has expired: a failed insertion leaves the table unchanged.
+//! The table uses partial-key cuckoo hashing (Fan, Andersen, Kaminsky, Mitzenmacher: "Cuckoo Filter: Practically Better Than Bloom", 2014),
+//! extended to any number of buckets. The numbers of a key's two buckets add up to a hash of its fingerprint, modulo the number of buckets,
+//! so each bucket follows from the other bucket and the fingerprint. Slots are packed without gaps. The table never loses a fingerprint
+//! unless it is removed or has expired: a failed insertion leaves the table unchanged.
 
 use crate::filter::hash::{SplitMix, mix, scale};
 use crate::filter::paged_buffer::PagedBuffer;
@@ -13,14 +13,14 @@ use crate::key::Fingerprint;
 const KICKS: usize = 500;
 /// Maximum bits per slot. A slot can start at any bit of a byte and must end within the 64 bits from the start of that byte.
 pub(super) const SLOT_BITS_MAX: u32 = 57;
-/// Unused bytes after the last slot, so that even this slot can be read as part of an eight-byte word.
+/// Unused bytes after the last slot, because every slot is read as part of an eight-byte word.
 const PAD_BYTES: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableLayout<const B: usize> {
     /// At least 1.
     pub(super) buckets: u64,
-    /// Bits per fingerprint, f. A slot has these bits and those of a tag.
+    /// Bits per fingerprint, f. A slot has a fingerprint and a tag.
     pub(super) fingerprint_bits: u32,
     /// Number of different tags: one for each generation that can exist at the same time.
     pub(super) tags: u64,
@@ -123,7 +123,7 @@ impl<const B: usize> Table<B> {
         if sum >= bucket { sum - bucket } else { sum + (self.layout.buckets - bucket) }
     }
 
-    /// Returns the byte in which a slot starts, and the number of bits in that byte before the slot.
+    /// Returns the first byte of a slot, and the number of bits in that byte before the slot.
     fn at(&self, slot: u64) -> (usize, u32) {
         let bit = slot * u64::from(self.slot_bits);
         ((bit / 8) as usize, (bit % 8) as u32)
@@ -178,7 +178,7 @@ impl<const B: usize> Table<B> {
     }
 
     /// Loads the cache lines that a lookup reads, by reading the first byte of the first and of the last slot of each bucket. The last slot
-    /// may extend into another cache line, which is not loaded. Returns the XOR of the bytes, so that the compiler does not remove the
+    /// may extend into another cache line. That line is not loaded. Returns the XOR of the bytes to keep the compiler from removing the
     /// reads.
     pub(super) fn glance(&self, place: Place) -> u8 {
         let bytes = self.buffer.bytes();
@@ -202,8 +202,7 @@ impl<const B: usize> Table<B> {
         if let Some(slot) = place.buckets.iter().find_map(|&bucket| self.vacant(bucket)) {
             return self.fill(slot, carried);
         }
-        // The key is the seed of the generator that chooses which fingerprints to move, so that the same stream always produces the same
-        // table.
+        // The generator that chooses the fingerprints to move is seeded with the key, so the same stream always produces the same table.
         let mut numbers = SplitMix(place.fingerprint ^ place.buckets[0]);
         let mut bucket = place.buckets[usize::from(numbers.next() >> 63 == 1)];
         let mut way = Vec::with_capacity(KICKS);
@@ -234,8 +233,8 @@ impl<const B: usize> Table<B> {
         before
     }
 
-    /// Advances by `passed` generations from the tag `now`: one pass over all slots removes the keys whose tags will be reused. Writes
-    /// only to slots that it empties, so that pages without such slots stay clean.
+    /// Advances by `passed` generations from the tag `now`: one pass over all slots removes the keys whose tags will be reused. Writes only
+    /// to slots that it empties, so pages without such slots stay clean.
     pub(super) fn expire(&mut self, now: u64, passed: u64) {
         self.used = 0;
         for slot in 0..self.layout.slots() {
@@ -248,7 +247,7 @@ impl<const B: usize> Table<B> {
     }
 }
 
-/// Returns how many generations ago the tag was current. `now` is the current tag.
+/// Returns the age of a tag, in generations. `now` is the current tag.
 pub(super) const fn age(tag: u64, now: u64, tags: u64) -> u64 {
     if tag <= now { now - tag } else { now + (tags - tag) }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns true if `when` selects a record, or the reason why a predicate cannot be tested.
+/// Returns true if `when` selects a record. Returns the reason if a predicate cannot be tested.
 fn selects(when: &[Predicate], formats: &Formats, record: &Record<'_>) -> Result<bool, Reason> {
     let (key, schemas) = (by(Part::RecordKey), Few::with(1, avro(EVENT)));
     let spec = RecordSpec { key: &key, content: None, when, retract: None, time: None, formats };
