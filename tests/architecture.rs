@@ -39,7 +39,7 @@ const PARTS: [&str; 32] = [
     "sim",
     "cli",
 ];
-/// The parts in which no two files call each other, directly or through other files.
+/// The parts whose files never call each other in a circle, directly or through other files.
 const UNTANGLED: [&str; 9] = ["dedup", "changelog", "replay", "stats", "registry", "follower", "seed", "redrive", "worker"];
 /// The pure parts. They use no I/O, no clock, no randomness, and no concurrency.
 const PURE: [&str; 8] = ["record", "format", "key", "values", "content", "filter", "dedup", "changelog"];
@@ -58,7 +58,7 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the path below `src` and the code of each Rust file. The code has no comments.
+/// Returns the path below `src` and the code of each Rust file. Comments are removed from the code.
 fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let read = |path: PathBuf| {
@@ -217,7 +217,7 @@ fn every_module_documents_its_responsibility() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for (file, _) in sources() {
         let text = fs::read_to_string(root.join(&file)).expect("a source file can be read");
-        assert!(file.ends_with("tests.rs") || text.starts_with("//! "), "{file} does not open with what it is for");
+        assert!(file.ends_with("tests.rs") || text.starts_with("//! "), "{file} does not start with a module comment");
     }
 }
 

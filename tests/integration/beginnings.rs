@@ -164,7 +164,7 @@ fn cold_start_remembers_keys_with_times_near_the_epoch() {
     assert_eq!(read_committed(broker(), &topics.output, 4)[0].len(), 150);
 }
 
-/// A group member that delays the next generation while it is not polled, so that all members that join in the meantime start together.
+/// A group member that delays the next generation while it is not polled. All members that join during the delay start together.
 struct Gate(BaseConsumer);
 
 impl Gate {

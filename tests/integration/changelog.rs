@@ -21,7 +21,7 @@ fn start(stream: &Stream, name: &str) -> Worker {
     stream.setup.start_with(name, &["state.cold_start=fail"])
 }
 
-/// Deletes the committed records of the input, so that only the changelog still has their keys.
+/// Deletes the committed records of the input. Only the changelog then still has their keys.
 fn expire_input(stream: &Stream) {
     for partition in 0..4 {
         let committed = committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition).expect("a committed offset");
@@ -64,7 +64,7 @@ fn a_checkpoint_older_than_the_trimmed_changelog_is_replaced() {
     fs::rename(&state, &old).expect("it can be moved");
     let ends: Vec<_> = (0..4).map(|partition| log_end(&stream, partition)).collect();
     let mut worker = start(&stream, "a");
-    // Produces in two steps, so that there are at least two transactions.
+    // Produces in two steps to get at least two transactions.
     for (from, to) in [(RECORDS / 4, RECORDS / 2), (RECORDS / 2, 3 * RECORDS / 4)] {
         stream.produce(from..to);
         stream.wait_until_read(to, &mut worker);
@@ -172,7 +172,7 @@ impl Sliced {
     }
 }
 
-/// The new changelog has other records at the offsets at which the old one had expired slices. The worker must not delete them.
+/// The new changelog has records at the offsets of expired slices of the old changelog. The worker must not delete these records.
 #[test]
 fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     let mut sliced = Sliced::new();
@@ -244,7 +244,8 @@ fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     wait_until_read(0, many, &mut worker);
     worker.drain();
     fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
-    // Partition 1 has large records, so that a fetch contains few of them and many of partition 0. Every 20th transaction aborts.
+    // Partition 1 has large records. A fetch therefore contains few of its records and many records of partition 0. Every 20th transaction
+    // aborts.
     let mut random = SplitMix(1);
     let large = (0..400).map(|number| {
         let mut record = record(1, number);

@@ -16,7 +16,7 @@ fn records(range: std::ops::Range<usize>) -> Vec<TestRecord> {
         .collect()
 }
 
-/// Waits until this number of records of partition 0 is committed.
+/// Waits until the committed offset of partition 0 is `count`.
 fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
     wait_until("all is read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");

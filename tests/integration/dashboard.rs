@@ -38,7 +38,7 @@ fn check(address: &str, pictures: Option<&str>) -> Result<(), String> {
 #[test]
 #[ignore = "it makes pictures, and proves nothing more"]
 fn take_pictures_for_the_docs() {
-    let dir = std::env::var("UNSEEN_PICTURES").expect("UNSEEN_PICTURES names a directory");
+    let dir = std::env::var("UNSEEN_PICTURES").expect("UNSEEN_PICTURES is set to a directory");
     let made = |name: &str| format!("{name}.{:x}", std::process::id());
     let [news, videos] = ["news.events", "videos.watched"].map(made);
     let [fresh, unwatched] = ["news.unseen", "videos.unwatched"].map(made);

@@ -355,8 +355,8 @@ fn a_record_key_is_read_by_its_own_format() {
     assert_same(&by_partition(records, PARTITIONS), &read_committed(broker(), &stream.input, PARTITIONS));
 }
 
-/// A schema counts as unknown after the registry has denied it for ten seconds. The records of a batch wait that long once, regardless of
-/// the number of their schemas.
+/// A schema counts as unknown after the registry has denied it for ten seconds. The records of a batch wait for ten seconds only once, even
+/// if they have many unknown schemas.
 #[test]
 fn records_of_many_unknown_schemas_wait_once() {
     let registry = registry();
@@ -375,8 +375,8 @@ fn records_of_many_unknown_schemas_wait_once() {
     assert_eq!(crate::harness::logged(&log, "invalid"), 100);
 }
 
-/// The key of one entry was changed, so that entry reads the input again. The other entry still has all its keys. The new process does not
-/// know the schema yet and cannot tell to which entry a record belongs.
+/// The key of one entry was changed. The entry with the new key reads the input again. The other entry still has all its keys. The new
+/// process does not know the schema yet and cannot tell which entry a record belongs to.
 #[test]
 fn a_warm_up_waits_for_the_schema_that_selects_the_entry() {
     let registry = registry();

@@ -20,7 +20,7 @@ fn output_is_exact_while_processes_join_leave_and_die() {
         let status = second.wait(LIMIT);
         assert!(status.success(), "the second ended with {status}");
     }
-    // One member is killed, so that its partitions become free only when its session ends.
+    // One member is killed. Its partitions become free only when its session ends.
     let mut third = stream.setup.start("c");
     third.wait_for_log("partition restored", LIMIT);
     third.kill9();

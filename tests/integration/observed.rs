@@ -139,7 +139,7 @@ fn tenant(partition: i32) -> String {
     format!("tenant {partition}")
 }
 
-/// Checks the counts by tenant. Each partition belongs to one tenant and has this number of keys twice: all keys once and then all keys
+/// Checks the counts by tenant. Each partition belongs to one tenant and has `keys` distinct keys twice: all keys once and then all keys
 /// again. One record in 32 is counted. A tenant is named at its 16th counted record, and its own counts start after that record.
 fn are_counted_by_tenant(values: &Value, keys: u64) {
     let sampled = |offsets: std::ops::Range<u64>| {
@@ -239,7 +239,7 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
     let number = |value: &Value| value.as_f64().expect("a number");
     assert!(truth > 0.02, "the filter was to be overfull, and is wrong at {truth}");
     assert!((number(&observed["low"])..=number(&observed["high"])).contains(&truth), "{truth} is not within {rates}");
-    // The exact count covers the whole time in which the filter filled up. The estimate covers only its current state, so it is higher.
+    // The exact count covers the whole time that the filter took to fill up. The estimate covers only its current state, so it is higher.
     assert!((1.0..3.5).contains(&(number(&rates["estimated"]) / truth)), "{truth} {rates}");
 
     // The alert on the rate would fire.

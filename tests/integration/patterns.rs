@@ -23,7 +23,7 @@ fn setup(base: &str) -> Setup {
     short_timeouts(setup)
 }
 
-/// Creates an input and its output, with one partition each. The output comes first, so that the worker never leaves out the input.
+/// Creates an input and its output, with one partition each. The output is created first. Otherwise, the worker could leave out the input.
 fn make(input: &str) {
     make_topic(broker(), &format!("{input}.unseen"), 1);
     make_topic(broker(), input, 1);

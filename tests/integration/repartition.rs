@@ -89,8 +89,8 @@ fn keys_in_two_partitions_are_reported() {
     );
 }
 
-/// The repartition topic keeps its partitions, so that no key moves, regardless of which member notices the new partitions of the input
-/// first.
+/// The repartition topic keeps its number of partitions, so no key moves. The result does not depend on which member first notices the new
+/// partitions of the input.
 #[test]
 fn adding_partitions_to_the_input_moves_no_key() {
     let (input, output) = (topic(broker(), "spread-in", 2), topic(broker(), "spread-out", 4));
@@ -98,7 +98,7 @@ fn adding_partitions_to_the_input_moves_no_key() {
     let (first, rest): (Vec<_>, Vec<_>) = records().into_iter().partition(|record| record.partition < 2);
     produce(broker(), &input, &first);
     let out = || read_committed(broker(), &output, PARTITIONS).concat();
-    // There are more members than new partitions, so that some members get none.
+    // There are more members than new partitions, so some members do not get a new partition.
     let mut workers: Vec<_> = ["a", "b", "c"].iter().map(|name| setup.start(name)).collect();
     wait_until("a part of the keys is emitted", LIMIT, || {
         assert!(workers.iter_mut().all(Worker::runs), "a worker has ended");

@@ -77,7 +77,7 @@ fn answers_match_the_committed_stream() {
     worker.drain();
 }
 
-/// The brokers become unavailable and return. Meanwhile, a server does not exceed its limit on the age of answers.
+/// The brokers become unavailable and return. During the outage, a server does not exceed its limit on the age of answers.
 #[test]
 fn server_reports_unavailable_brokers_and_resumes() {
     let mut own = OwnBroker::start();
@@ -184,7 +184,7 @@ fn misbehaving_clients_do_not_delay_others() {
     }
     let name = format!("news:{{{}}}", "x".repeat(2000));
     assert!(matches!(known.ask(&["BF.EXISTS", &name, "x"]), Reply::Error(text) if text.contains("at most 1024 bytes")));
-    // Garbage closes only the connection on which it arrives.
+    // Garbage closes only its own connection.
     let mut garbage = Asker::connect(&address);
     garbage.send(b"*1\r\n:7\r\n");
     assert!(matches!(garbage.reply(), Reply::Error(text) if text.starts_with("ERR Protocol error")));

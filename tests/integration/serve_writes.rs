@@ -52,7 +52,7 @@ fn error(asker: &mut Asker, command: &[&str]) -> String {
 }
 
 /// Several clients of two servers write the same items: in pipelines, in commands with many items, and in transactions. A worker is killed
-/// meanwhile.
+/// during the writes.
 #[test]
 fn keys_written_by_clients_are_emitted_once() {
     let (setup, outputs) = setup(broker(), &[("orders", ORDERS), ("sessions", SESSIONS), ("fields", FIELDS)]);
@@ -113,7 +113,7 @@ fn keys_written_by_clients_are_emitted_once() {
 
     let mut worker = setup.start("b");
     wait_for_output(broker(), &outputs[0], ITEMS, PARTITIONS, LIMIT, &mut worker);
-    // A key of two parts, for which unseen chooses the partition.
+    // A key of two parts. unseen chooses the partition of its record.
     let mut second = Asker::connect(&servers[1].1);
     assert_eq!(number(&mut second, &["BF.ADD", "sessions:{u1}", "login"]), 1);
     assert_eq!(number(&mut first, &["BF.EXISTS", "orders", "never"]), 0);
@@ -196,8 +196,8 @@ fn a_write_without_brokers_is_an_error() {
     server.drain();
 }
 
-/// A server that is told to stop waits until the brokers acknowledge its writes, including those of disconnected clients. After
-/// `worker.shutdown_timeout`, it logs the number of unacknowledged writes.
+/// After SIGTERM, a server waits until the brokers acknowledge its writes, including the writes of disconnected clients. After
+/// `worker.shutdown_timeout`, the server logs the number of unacknowledged writes.
 #[test]
 fn a_stopped_server_finishes_its_writes() {
     let mut own = OwnBroker::start();

@@ -1,5 +1,5 @@
-//! Promise: a worker is ready while it works. It is not ready and reports the reason if its brokers are unavailable, its session has ended,
-//! it cannot commit, or a thread hangs.
+//! Promise: a worker is ready while it works. If its brokers are unavailable, its session has ended, it cannot commit, or a thread hangs,
+//! the worker is not ready and reports the reason.
 
 use crate::harness::{OwnBroker, Setup, TestRecord, broker, produce, topic, wait_for_output, wait_until};
 use crate::observed::{address, ask, metric};

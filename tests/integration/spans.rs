@@ -70,7 +70,7 @@ fn spans_reach_a_collector() {
     }
 }
 
-/// A listener that no longer accepts connections, so that connecting to it hangs.
+/// A listener that no longer accepts connections. Connecting to it hangs.
 fn unreachable() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");

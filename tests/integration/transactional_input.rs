@@ -104,7 +104,7 @@ fn an_open_transaction_is_reported() {
     let line = log.lines().find(|line| line.contains("an open transaction of a producer blocks this partition")).expect("a line");
     assert!(line.contains(&named) && !line.contains(&format!("{input}[0]")), "{line}");
     // Reports are published once per second.
-    let body = wait_until("the probe names it", LIMIT, || {
+    let body = wait_until("the probe reports the open transaction", LIMIT, || {
         let (code, _, body) = ask(&address, "/readyz");
         assert!(code == 200, "{body}");
         body.contains(&named).then_some(body)

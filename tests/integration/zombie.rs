@@ -110,8 +110,8 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
     }
 }
 
-/// A network can deliver a request long after its client has closed the connection and repeated the request. By then, the same producer may
-/// have started its next transaction.
+/// A network can deliver a request long after its client has closed the connection and repeated the request. When the request arrives, the
+/// same producer may have started its next transaction.
 #[test]
 fn delayed_end_of_a_transaction_does_not_end_the_next_one() {
     let own = OwnBroker::start();

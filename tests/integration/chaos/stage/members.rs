@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// Reasons for which a worker may exit while another process has its name.
+/// Errors that may stop a worker while another process has its name.
 const FENCED: [&str; 3] = [
     "another process that uses transactional id",
     "another process uses transactional id",
@@ -25,9 +25,9 @@ pub struct Member {
     pub lives: usize,
     /// Fault points that are armed for the current process.
     pub armed: String,
-    /// The time for which the process stops at an armed fault point.
+    /// The duration of a stop at an armed fault point.
     pub standstill: Duration,
-    /// The time at which the process continues, if it is stopped at an armed fault point.
+    /// The end of the stop, if the process is stopped at an armed fault point.
     pub(super) resume: Option<Instant>,
 }
 
@@ -126,7 +126,7 @@ impl Stage<'_> {
         self.story.tell(format_args!("{name} has ended: {}", why.unwrap_or_else(|| panic!("{name}, told to end, ended with {status}"))));
     }
 
-    /// Returns the reason for which a worker may have exited with this status and log, if there is one.
+    /// Returns the reason for an exit with this status and log, or `None` if the exit is not acceptable.
     fn why(&mut self, status: ExitStatus, log: &str) -> Option<&'static str> {
         if log.contains("fault point reached") && matches!(status.signal(), Some(6 | 9)) {
             self.story.count("kill at a point");

@@ -20,7 +20,7 @@ use unseen::checkpoint::Store;
 
 /// The rate of the feed in records per second.
 const PACE: u32 = 6_000;
-/// The maximum number of records that the feed sends beyond the next fault, so that workers have something to read.
+/// The maximum number of records that the feed sends beyond the next fault, to give workers something to read.
 const LEAD: usize = 4_000;
 /// The number of records after the last fault.
 const LAST: usize = 1_000;
@@ -34,7 +34,7 @@ pub struct Stage<'a> {
     pub broker: Option<&'a mut OwnBroker>,
     /// True once a broker was killed, stopped, or slow.
     pub broker_failed: bool,
-    /// The time at which the current fault of one of three brokers ends.
+    /// The end of the current fault of one of three brokers.
     pub ailment_ends: Option<Instant>,
     /// True if another process has had the name of a member.
     pub twinned: bool,
@@ -129,7 +129,7 @@ impl<'a> Stage<'a> {
         stage
     }
 
-    /// Waits for a condition and manages the members meanwhile.
+    /// Waits for a condition. Manages the members, the brokers, and the server during the wait.
     pub fn wait(&mut self, what: &str, condition: impl FnMut(&mut Self) -> bool) {
         assert!(self.wait_for(LIMIT, condition), "not within {LIMIT:?}: {what}");
     }
@@ -162,7 +162,7 @@ impl<'a> Stage<'a> {
         offsets.into_iter().map(|offset| usize::try_from(offset).expect("not negative")).sum()
     }
 
-    /// Waits until this number of records is sent and, if requested, committed.
+    /// Waits until `records` records are sent and, with `read`, committed.
     pub fn reach(&mut self, records: usize, read: bool) {
         self.allow(records);
         self.wait("so many records are sent", |stage| stage.feed().sent() >= records);
