@@ -202,7 +202,7 @@ fn simulation_must_detect_every_defect() {
 fn release_has_no_fault_points() {
     let read = |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).expect("a file of the repository");
     let metadata = read("Cargo.toml");
-    assert!(metadata.contains("\ndefault = [\"cli\"]\n"), "the default features are others");
+    assert!(metadata.contains("\ndefault = [\"cli\"]\n"), "the default features have changed");
     for feature in ["cli = ", "worker = "] {
         let line = metadata.lines().find(|line| line.starts_with(feature)).expect("the feature");
         assert!(!line.contains("faults"), "{line}");
@@ -412,7 +412,7 @@ fn circles(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<Vec<String>> {
 fn files_depend_on_each_other_in_one_direction() {
     let uses = uses();
     assert!(uses.values().map(BTreeSet::len).sum::<usize>() > 300, "the declarations are not found any more");
-    assert_eq!(circles(&uses), BTreeSet::new(), "open the circle");
+    assert_eq!(circles(&uses), BTreeSet::new(), "break the cycle");
 }
 
 /// Unlike the test above, this test also covers parents and children: a parent may call its children, but a child must not call its parent.
@@ -429,7 +429,7 @@ fn files_of_untangled_parts_call_each_other_in_one_direction() {
         for (module, called) in calls {
             uses.entry(module).or_default().extend(called);
         }
-        assert_eq!(circles(&uses), BTreeSet::new(), "open the circle; a method that is named like one of a library needs another name");
+        assert_eq!(circles(&uses), BTreeSet::new(), "break the cycle; rename a method that has the name of a library method");
     }
     assert!(found > 100, "only {found} calls are found any more");
 }

@@ -41,7 +41,7 @@ impl Topics {
     }
 
     fn wait_until_read(&self, partition: i32, offset: i64, worker: &mut Worker) {
-        wait_until("all is read", LIMIT, || {
+        wait_until("all records are read", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (committed_offset(broker(), self.setup.group(), &self.input, partition) == Some(offset)).then_some(())
         });
@@ -82,7 +82,7 @@ fn partition_that_waits_for_its_state_has_a_committed_start_position() {
     stranger.flush(LIMIT).expect("it is written");
     let mut worker = topics.setup.start("a");
     topics.wait_until_read(1, 50, &mut worker);
-    assert!(!worker.log().contains("[1] start="), "it has not waited");
+    assert!(!worker.log().contains("[1] start="), "the worker did not wait");
     stranger.abort_transaction(LIMIT).expect("it is aborted");
     worker.drain();
 }

@@ -46,7 +46,7 @@ fn a_lost_disk_is_rebuilt_exactly() {
     let before = digests(&stream, "a");
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     let worker = start(&stream, "a");
-    wait_until("all are restored", LIMIT, || (worker.log().matches("partition restored").count() == 4).then_some(()));
+    wait_until("all partitions are restored", LIMIT, || (worker.log().matches("partition restored").count() == 4).then_some(()));
     worker.drain();
     assert_eq!(before.len(), 4);
     assert_eq!(digests(&stream, "a"), before, "what was rebuilt is not what was lost");
@@ -312,7 +312,7 @@ fn a_partition_can_be_revoked_during_its_rebuild() {
     let mut heir = start(&stream, "b");
     heir.wait_for_log("partitions assigned", LIMIT);
     worker.drain();
-    wait_until("the heir has all partitions but the one that waits", LIMIT, || {
+    wait_until("the new owner has all partitions except the waiting one", LIMIT, || {
         (heir.log().matches("partition restored").count() == 3).then_some(())
     });
     stranger.abort_transaction(LIMIT).expect("it is aborted");
@@ -348,7 +348,7 @@ fn added_partitions_are_read_and_logged() {
     let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
     for partition in 2..4 {
         let end = 2 * added.iter().filter(|record| record.partition == partition).count();
-        wait_until("all is read", LIMIT, || {
+        wait_until("all records are read", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (committed_offset(broker(), setup.group(), &input, partition) == i64::try_from(end).ok()).then_some(())
         });
@@ -405,7 +405,7 @@ fn compression_does_not_change_a_rebuilt_state() {
         fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
         expire_input(&stream);
         let worker = start(&stream, "a");
-        wait_until("all are restored", LIMIT, || (worker.log().matches("partition restored").count() == 4).then_some(()));
+        wait_until("all partitions are restored", LIMIT, || (worker.log().matches("partition restored").count() == 4).then_some(()));
         worker.drain();
         assert_eq!(digests(&stream, "a"), before, "compressed by {compression}, then by {of_topic}");
     }

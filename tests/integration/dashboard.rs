@@ -66,7 +66,7 @@ fn take_pictures_for_the_docs() {
     let mut worker = setup.start("a");
     let address = address(&mut worker);
     let feeds = [feed(&news, 45, 4000), feed(&videos, 20, 2500)];
-    wait_until("half of it is written", LIMIT, || (feeds[1].sent() > 45 * 2500).then_some(()));
+    wait_until("half of the records are written", LIMIT, || (feeds[1].sent() > 45 * 2500).then_some(()));
     let said = check(&address, Some(&dir));
     assert!(said.is_ok(), "{}", said.unwrap_err());
     worker.kill9();

@@ -34,7 +34,7 @@ fn lines(filter: &str) -> String {
 }
 
 fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
-    wait_until("all is read", LIMIT, || {
+    wait_until("all records are read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         (committed_offset(broker(), setup.group(), input, 0) >= i64::try_from(count).ok()).then_some(())
     });
@@ -281,7 +281,7 @@ fn repartitioned_records_are_explained_by_key() {
     let reader: BaseConsumer = client(broker()).create().expect("a consumer");
     let between = format!("{}-{input}-repartition", setup.group());
     for (partition, of) in [(0, &input), (1, &input), (0, &between), (1, &between)] {
-        wait_until("all is judged", LIMIT, || {
+        wait_until("all records are judged", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             let (_, end) = reader.fetch_watermarks(of, partition, LIMIT).expect("the broker answers");
             // The marker of the last transaction takes an offset, too.

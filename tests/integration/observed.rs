@@ -48,7 +48,7 @@ fn record(number: u64, partition: i32) -> TestRecord {
 }
 
 fn wait_until_read(group: &str, input: &str, end: usize, worker: &mut Worker) {
-    wait_until("all is read", LIMIT, || {
+    wait_until("all records are read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         let read: i64 = (0..).take(PARTITIONS).filter_map(|partition| committed_offset(broker(), group, input, partition)).sum();
         (read == i64::try_from(end).expect("few")).then_some(())
@@ -288,7 +288,7 @@ fn readiness_reports_what_the_worker_waits_for() {
     stranger.flush(LIMIT).expect("it is written");
     let mut worker = setup.start("a");
     let waits = address(&mut worker);
-    let body = wait_until("it says that it waits for one partition", LIMIT, || {
+    let body = wait_until("the worker reports that it waits for one partition", LIMIT, || {
         let (code, _, body) = ask(&waits, "/readyz");
         (code == 503 && body.contains("1 of 4 partitions")).then_some(body)
     });
@@ -297,6 +297,6 @@ fn readiness_reports_what_the_worker_waits_for() {
     let doing: Vec<_> = status["partitions"].as_array().expect("a list").iter().map(|partition| partition["state"].clone()).collect();
     assert_eq!(doing, ["running", "running", "rebuilding", "running"].map(Value::from));
     stranger.abort_transaction(LIMIT).expect("it is aborted");
-    wait_until("it is ready", LIMIT, || (ask(&waits, "/readyz").0 == 200).then_some(()));
+    wait_until("the worker is ready", LIMIT, || (ask(&waits, "/readyz").0 == 200).then_some(()));
     worker.drain();
 }

@@ -30,7 +30,7 @@ fn make(input: &str) {
 }
 
 fn wait_until_read(setup: &Setup, worker: &mut Worker, input: &str, end: i64) {
-    wait_until("all is read", LIMIT, || {
+    wait_until("all records are read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         (committed_offset(broker(), setup.group(), input, 0) == Some(end)).then_some(())
     });

@@ -90,7 +90,7 @@ pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
         rights.extend(if lacking == Some(need) { instead } else { Some(right) });
     }
     grant(&stream.broker, user, &rights);
-    wait_until("the rights reach the broker, and what is lacking is reported", PATIENCE, || {
+    wait_until("the broker applies the permissions, and missing permissions are reported", PATIENCE, || {
         let (code, _, stderr) = stream.setup.check_with("rights", &[]);
         let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with("connecting to ")).collect();
         match lacking {

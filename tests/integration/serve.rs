@@ -227,7 +227,7 @@ fn misbehaving_clients_do_not_delay_others() {
 
 /// Waits until the space answers queries, with the password.
 fn wait_until_fresh_with(address: &str) {
-    wait_until("the space can be asked", LIMIT, || {
+    wait_until("the space answers queries", LIMIT, || {
         let mut asker = Asker::connect(address);
         asker.ask(&["AUTH", "secret"]);
         matches!(asker.ask(&["BF.EXISTS", "news:{1}", "n-1"]), Reply::Integer(_)).then_some(())
@@ -241,7 +241,7 @@ fn a_server_with_another_configuration_does_not_answer() {
     stream.begin(1000);
     for other in ["topics.0.window=33m", "topics.0.hash={ siphash = \"00112233445566778899aabbccddeeff\" }"] {
         let (server, address, _): (Worker, _, _) = stream.setup.serve("s", &[other]);
-        wait_until("it says so", LIMIT, || match Asker::connect(&address).ask(&["BF.EXISTS", "news:{1}", "n-1"]) {
+        wait_until("the server reports the difference", LIMIT, || match Asker::connect(&address).ask(&["BF.EXISTS", "news:{1}", "n-1"]) {
             Reply::Error(text) if text.starts_with("LOADING") => None,
             Reply::Error(text) => {
                 assert!(text.contains("use the same configuration file for both"), "{text}");

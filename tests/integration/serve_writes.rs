@@ -124,7 +124,7 @@ fn keys_written_by_clients_are_emitted_once() {
     wait_until("the key of two parts is seen", LIMIT, || (number(&mut first, &["BF.EXISTS", "sessions:{u1}", "login"]) == 1).then_some(()));
     // A retracted key can be emitted again.
     assert_eq!(number(&mut second, &["CF.DEL", "orders", "o-1"]), 1);
-    wait_until("it is forgotten", LIMIT, || (number(&mut second, &["CF.EXISTS", "orders", "o-1"]) == 0).then_some(()));
+    wait_until("the key is forgotten", LIMIT, || (number(&mut second, &["CF.EXISTS", "orders", "o-1"]) == 0).then_some(()));
     assert_eq!(number(&mut second, &["CF.ADD", "orders", "o-1"]), 1);
     wait_for_output(broker(), &outputs[0], ITEMS + 1, PARTITIONS, LIMIT, &mut worker);
     worker.drain();
@@ -256,7 +256,7 @@ fn keys_are_found_after_partitions_are_added() {
     let command = |name: &str, items: &[String]| [name, "orders"].into_iter().map(str::to_owned).chain(items.iter().cloned()).collect();
     let all = |number| Reply::Array(vec![Reply::Integer(number); 200]);
     let are_seen = |asker: &mut Asker, items: &[String]| {
-        wait_until("all of them are seen", LIMIT, || (asker.ask_all(&[command("BF.MEXISTS", items)]) == [all(1)]).then_some(()));
+        wait_until("all keys are seen", LIMIT, || (asker.ask_all(&[command("BF.MEXISTS", items)]) == [all(1)]).then_some(()));
     };
     assert_eq!(asker.ask_all(&[command("BF.MADD", &items("before"))]), [all(1)]);
     are_seen(&mut asker, &items("before"));

@@ -25,7 +25,7 @@ fn shadow_writes_nothing_and_its_keys_stay_seen() {
         i64::try_from(records.count()).expect("few")
     };
     for partition in 0..4 {
-        wait_until("the shadow has read all", LIMIT, || {
+        wait_until("the shadow has read all records", LIMIT, || {
             assert!(shadow.runs(), "the shadow ended");
             (committed_offset(broker(), stream.setup.group(), &stream.input, partition) >= Some(ends(partition))).then_some(())
         });

@@ -55,7 +55,7 @@ impl Stage<'_> {
     pub fn move_leaders(&mut self) {
         self.wait_until_whole();
         let address = self.stream.broker.clone();
-        self.wait("the replicas change places", |_| move_leaders(&address));
+        self.wait("the order of the replicas changes", |_| move_leaders(&address));
         self.wait("leaders move", |_| elect_first_replicas(&address));
         self.story.tell("all leaders have moved");
     }

@@ -76,7 +76,7 @@ impl Sum {
             eprintln!("seed {seed}: {}: void: Kafka was killed, and {lost}", story.counts());
         } else if let Err(panic) = &outcome {
             let reason = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-            let reason = reason.unwrap_or("it panicked");
+            let reason = reason.unwrap_or("the plan panicked");
             story.tell(reason);
             self.failed.push(seed);
             eprintln!("seed {seed}: {}: FAILED: {reason}\n{}\nkept in {}", story.counts(), story.text(), dir.display());

@@ -152,7 +152,7 @@ impl Stage<'_> {
     }
 
     fn renew_server(&mut self) {
-        self.story.tell("the server is told to end, for the workers have another file");
+        self.story.tell("the server gets SIGTERM, because the workers have another configuration file");
         if let Some(process) = self.server.as_mut().and_then(|server| server.process.take()) {
             process.drain();
         }
@@ -234,7 +234,7 @@ impl Stage<'_> {
             sights(stage) > before
         });
         let now = now_ms();
-        self.wait("the server knows all", |stage| {
+        self.wait("the server has caught up", |stage| {
             let (_, body) = http(stage.watched(), "GET /api/v1/spaces", "");
             if body.contains("use the same configuration file for both") {
                 stage.renew_server();

@@ -165,9 +165,9 @@ impl<'a> Stage<'a> {
     /// Waits until `records` records are sent and, with `read`, committed.
     pub fn reach(&mut self, records: usize, read: bool) {
         self.allow(records);
-        self.wait("so many records are sent", |stage| stage.feed().sent() >= records);
+        self.wait("the requested records are sent", |stage| stage.feed().sent() >= records);
         if read {
-            self.wait("so many records are committed", |stage| stage.committed() >= records);
+            self.wait("the requested records are committed", |stage| stage.committed() >= records);
         }
     }
 
@@ -182,9 +182,9 @@ impl<'a> Stage<'a> {
     /// Waits until all allowed records are committed.
     pub fn rest(&mut self) {
         let most = self.allowed.min(self.conditions.records);
-        self.wait("what may be sent is sent", |stage| stage.feed().sent() >= most);
+        self.wait("all allowed records are sent", |stage| stage.feed().sent() >= most);
         let all = BEFORE + self.feed().sent() + self.beside;
-        self.wait("all of it is committed", |stage| stage.committed() >= all);
+        self.wait("all sent records are committed", |stage| stage.committed() >= all);
     }
 
     /// Writes records of time 0 with keys that have occurred and keys that will occur. The feed cannot write them, because librdkafka takes
