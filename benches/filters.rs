@@ -15,7 +15,7 @@ use unseen::key::Fingerprint;
 /// False-positive rate of each contestant when all of its generations are full.
 const RATE: f64 = 1e-3;
 const BATCH: usize = 64;
-/// Number of keys generated before each timed section, so that generating them is not timed.
+/// Number of keys generated before each timed section, to keep key generation out of the measurement.
 const CHUNK: usize = 8192;
 const ROUND: u64 = 1_000_000;
 /// Number of keys in a window whose filter fits into the cache.
@@ -47,7 +47,7 @@ trait Contestant {
     fn count(&mut self, keys: &[Fingerprint]) -> u64;
 }
 
-/// Our filter, with a window by count, so that it rotates by itself.
+/// Our filter, with a window by count, so it rotates by itself.
 struct Ours {
     filter: Aging,
     slices: u32,
@@ -92,7 +92,7 @@ impl Contestant for Ours {
             for &key in batch {
                 if self.filter.check_and_insert(key).expect("enough memory") {
                     seen += 1;
-                    // Also inserts false positives, so that the generations are exactly as full as stated.
+                    // Inserts false positives, too. Otherwise, the generations would be less full than stated.
                     self.filter.insert(key).expect("enough memory");
                 }
             }
@@ -184,8 +184,8 @@ impl Contestant for Plain {
     }
 }
 
-/// The lower bound: reads random cache lines of memory that is as large as a filter. No filter that reads this number of lines per key can
-/// be faster.
+/// The lower bound: reads `lines` random cache lines per key from memory that is as large as a filter. No filter that reads the same number
+/// of lines per key can be faster.
 struct Lines {
     memory: MmapMut,
     lines: u64,

@@ -5,9 +5,9 @@
 //! cargo bench --no-default-features --bench per_user   # several minutes, 9 GB of memory
 //! ```
 //!
-//! Each user sees a quarter of their ids in each of the window's four slices, and another quarter in the slice before the window, so that
-//! the shared filter is as full as it gets. Each measurement runs in a separate process, and memory is the anonymous memory of that
-//! process. Without `--bench`, the program only checks that the shared space forgets nothing and keeps its rate.
+//! Each user sees a quarter of their ids in each of the window's four slices, and another quarter in the slice before the window. The
+//! shared filter is then at its fullest. Each measurement runs in a separate process, and memory is the anonymous memory of that process.
+//! Without `--bench`, the program only checks that the shared space forgets nothing and keeps its rate.
 #![expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -34,14 +34,14 @@ const RATE: f64 = 1e-3;
 const USERS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// Numbers of ids that each user sees in a window.
 const LOADS: [u64; 7] = [10, 100, 400, 1_000, 2_000, 4_000, SKEWED];
-/// Stands for a load in which users see different numbers of ids, from 10 to 4,000. The numbers follow Zipf's law with exponent 1: half of
-/// the users see 10 ids, and one in a hundred sees 500 or more.
+/// Placeholder for an uneven load: each user sees between 10 and 4,000 ids. The numbers follow Zipf's law with exponent 1: half of the
+/// users see 10 ids, and one in a hundred sees 500 or more.
 const SKEWED: u64 = 0;
 /// Maximum number of ids in a window that are measured. For larger loads, memory is extrapolated from a tenth or a hundredth of the users.
 const IDS_MEASURED: u64 = 100_000_000;
 /// Number of ids that a user's filter is sized for.
 const CAPACITY: u64 = 4_000;
-/// Number of a user's latest ids from which the user's filter is rebuilt.
+/// Number of latest ids that a user's filter is rebuilt from.
 const LATEST: u64 = 100;
 const SLICES: u64 = 4;
 /// Length of a slice in milliseconds: six hours, so the window is one day.
@@ -52,7 +52,7 @@ const BATCH: usize = 64;
 const CANDIDATES: u64 = 100;
 /// First of the ids that nobody has seen.
 const FRESH: u64 = 1 << 31;
-/// Number of rounds in which a time is measured. The lowest time counts.
+/// Number of rounds of a time measurement. The lowest time counts.
 const ROUNDS: u64 = 40;
 /// Lowest rate that is shown as a number. A lower rate comes from fewer than twelve false positives, so only this upper bound is shown.
 const RATE_LEAST: f64 = 3e-6;
@@ -217,7 +217,7 @@ fn measure(kind: Kind, users: u64, load: u64, rate: f64) -> Cell {
     if matches!(kind, Kind::EachHalf | Kind::EachFull) {
         (0..users).for_each(|user| store.see(user, 0..first(user)));
     }
-    // A user's ids may not divide evenly among the slices. Rounding differs by user, so that all slices have about the same number of ids.
+    // A user's ids may not divide evenly among the slices. Rounding differs by user, so all slices have about the same number of ids.
     let start = |user, slice| first(user) + (ids_of(load, user, users) * slice + scatter(user) % SLICES) / SLICES;
     let nth_user = |turn: u64| turn * 7_919 % users;
     let mut insert = f64::MAX;
@@ -343,7 +343,7 @@ fn quality() {
     println!("Fresh ids reported as seen, and ids of the last window reported as unseen, for 10,000 users:\n\n{table}");
 }
 
-/// Prints the number of ids per user above which a filter per user is smaller than a shared filter.
+/// Prints the break-even points. With more ids per user, a filter per user is smaller than a shared filter.
 fn break_even() {
     let kinds = ["aging, exactly sized", "aging", "aging, uneven days", "cuckoo"];
     let head = kinds.map(|kind| [format!("{kind}: bytes per id"), "break-even, ids per user".to_owned()]).concat();
@@ -365,7 +365,7 @@ fn exactly_sized(rate: f64) -> f64 {
     AgingSizing::new(window(), IDS, rate).bytes(window()) as f64 / IDS as f64
 }
 
-/// Maximum bytes per id of an aging filter that adapts to days on which one quarter has 40 % of the ids.
+/// Maximum bytes per id of an aging filter that adapts to days with 40 % of their ids in one quarter.
 fn uneven_days(rate: f64) -> f64 {
     const IDS: u64 = 1_000_000;
     let sizing = AgingSizing::new(window(), IDS, rate).with_growth(Growth { adapt: true, ..Growth::default() });

@@ -1,5 +1,5 @@
-//! Replays a recorded stream through the deduplication of a configuration and compares the verdicts with the exact truth. This is `unseen
-//! replay --truth` as a library call, which your own tests can use.
+//! Replays a recorded stream through the deduplication of a configuration and compares the verdicts with the exact truth. Does the same as
+//! `unseen replay --truth`, as a library call for your own tests.
 //!
 //! ```sh
 //! cargo run --release --no-default-features --example replay -- examples/news.toml tests/data/news.ndjson

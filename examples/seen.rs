@@ -1,4 +1,4 @@
-//! Looks up whether a key was seen, within your own program. A follower in the program rebuilds the dedup state from the changelogs.
+//! Checks within your own program whether a key was seen. A follower in the program rebuilds the dedup state from the changelogs.
 //!
 //! ```sh
 //! cargo run --release --example seen -- unseen.toml seen-news 42 n7

@@ -1,8 +1,8 @@
 # Sourced by the scripts that build: checks that the machine has everything a build needs.
 #
-# If packages are missing, prints the command that installs them and exits. With UNSEEN_INSTALL=1, which the option --install of a
-# script sets, installs the packages instead: on Debian and Ubuntu, as root or with sudo without a password. Sets CARGO_TARGET_DIR to
-# a directory outside the clone, so that RocksDB and librdkafka are built once per machine, not once per clone.
+# If packages are missing, prints the command that installs them and exits. With UNSEEN_INSTALL=1, which the option --install of a script
+# sets, installs the packages instead: on Debian and Ubuntu, as root or with sudo without a password. Sets CARGO_TARGET_DIR to a directory
+# outside the clone, to build RocksDB and librdkafka once per machine, not once per clone.
 #
 # An argument adds requirements. `fast`: ShellCheck and Python. `tests`: also what tests need, including Java and Maven, because some
 # tests start their own broker even if another one is available. `all`: also what scripts/chart needs. `bench`: a JDK and Maven.

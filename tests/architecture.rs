@@ -39,7 +39,7 @@ const PARTS: [&str; 32] = [
     "sim",
     "cli",
 ];
-/// The parts in which no two files call each other, directly or through other files.
+/// The parts whose files never call each other in a circle, directly or through other files.
 const UNTANGLED: [&str; 9] = ["dedup", "changelog", "replay", "stats", "registry", "follower", "seed", "redrive", "worker"];
 /// The pure parts. They use no I/O, no clock, no randomness, and no concurrency.
 const PURE: [&str; 8] = ["record", "format", "key", "values", "content", "filter", "dedup", "changelog"];
@@ -58,7 +58,7 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the path below `src` and the code of each Rust file. The code has no comments.
+/// Returns the path below `src` and the code of each Rust file. Comments are removed from the code.
 fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let read = |path: PathBuf| {
@@ -202,7 +202,7 @@ fn simulation_must_detect_every_defect() {
 fn release_has_no_fault_points() {
     let read = |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).expect("a file of the repository");
     let metadata = read("Cargo.toml");
-    assert!(metadata.contains("\ndefault = [\"cli\"]\n"), "the default features are others");
+    assert!(metadata.contains("\ndefault = [\"cli\"]\n"), "the default features have changed");
     for feature in ["cli = ", "worker = "] {
         let line = metadata.lines().find(|line| line.starts_with(feature)).expect("the feature");
         assert!(!line.contains("faults"), "{line}");
@@ -217,7 +217,7 @@ fn every_module_documents_its_responsibility() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for (file, _) in sources() {
         let text = fs::read_to_string(root.join(&file)).expect("a source file can be read");
-        assert!(file.ends_with("tests.rs") || text.starts_with("//! "), "{file} does not open with what it is for");
+        assert!(file.ends_with("tests.rs") || text.starts_with("//! "), "{file} does not start with a module comment");
     }
 }
 
@@ -412,7 +412,7 @@ fn circles(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<Vec<String>> {
 fn files_depend_on_each_other_in_one_direction() {
     let uses = uses();
     assert!(uses.values().map(BTreeSet::len).sum::<usize>() > 300, "the declarations are not found any more");
-    assert_eq!(circles(&uses), BTreeSet::new(), "open the circle");
+    assert_eq!(circles(&uses), BTreeSet::new(), "break the cycle");
 }
 
 /// Unlike the test above, this test also covers parents and children: a parent may call its children, but a child must not call its parent.
@@ -429,7 +429,7 @@ fn files_of_untangled_parts_call_each_other_in_one_direction() {
         for (module, called) in calls {
             uses.entry(module).or_default().extend(called);
         }
-        assert_eq!(circles(&uses), BTreeSet::new(), "open the circle; a method that is named like one of a library needs another name");
+        assert_eq!(circles(&uses), BTreeSet::new(), "break the cycle; rename a method that has the name of a library method");
     }
     assert!(found > 100, "only {found} calls are found any more");
 }

@@ -1,4 +1,4 @@
-//! Promise: writing a checkpoint uses at most 64 MiB of additional memory, regardless of the size of the filter.
+//! Promise: writing a checkpoint uses at most 64 MiB of additional memory, for a filter of any size.
 //!
 //! The test has its own process, because it measures the memory of the whole process.
 
@@ -15,7 +15,7 @@ use unseen::key::Fingerprint;
 /// The maximum additional memory while a checkpoint is written, in bytes.
 const EXTRA_MAX: u64 = 64 << 20;
 
-/// The number of new keys per checkpoint: so many that every page of the filter changes.
+/// The number of new keys per checkpoint. It is high enough to change every page of the filter.
 const KEYS: u64 = 200_000;
 
 /// Returns a size from /proc/self/status, in bytes.

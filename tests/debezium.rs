@@ -48,7 +48,7 @@ fn text(text: impl Into<String>) -> Option<Vec<u8>> {
     Some(text.into().into_bytes())
 }
 
-/// A change in an envelope: its row, its position in the database log, and the time at which the connector processed it.
+/// A change in an envelope: its row, its position in the database log, and the connector's processing time.
 fn envelope(row: u32, total: u32, lsn: u32, op: &str, seen: u32) -> Event {
     let value = format!(
         r#"{{"schema":{{"type":"struct","name":"v{seen}"}},"payload":{{"before":null,"after":{{"id":{row},"total":{total}}},

@@ -62,7 +62,7 @@ fn links_and_anchors_exist() {
             let target = if path.is_empty() { page.clone() } else { page.parent().expect("a directory").join(path) };
             assert!(target.exists(), "{}: {link} does not exist", page.display());
             let exists = || anchors(&fs::read_to_string(&target).expect("UTF-8")).contains(anchor);
-            assert!(anchor.is_empty() || exists(), "{}: {link} has no such heading", page.display());
+            assert!(anchor.is_empty() || exists(), "{}: {link} refers to a heading that does not exist", page.display());
         }
     }
 }

@@ -103,7 +103,7 @@ fn key(place: &str) -> KeySpec {
     KeySpec::new(vec![Part::Field(place.to_owned()), Part::RecordKey]).expect("a key")
 }
 
-/// The id at a place of a value. `None` if the value has no such place.
+/// The id at a place of a value. `None` if the value does not have that place.
 fn found(place: &str, formats: &Formats, record: &Record<'_>, schemas: &dyn Schemas) -> Result<Option<Fingerprint>, (Reason, String)> {
     match Reader::default().fingerprint(&key(place), formats, record, &mut Scratch::default(), schemas) {
         Ok(fingerprint) => Ok(Some(fingerprint)),

@@ -1,5 +1,4 @@
-//! Promise: regardless of what happens to a worker and to its changelog, a restored partition gives the same verdicts as an undisturbed
-//! one.
+//! Promise: a restored partition gives the same verdicts as an undisturbed one, no matter what happens to the worker and its changelog.
 //!
 //! The test needs no broker: a model of Kafka stores the changelog, and a simple list of keys determines the expected verdicts. Each run
 //! is drawn from a seed. `UNSEEN_LIFE=17 cargo test --test life` runs only that seed.

@@ -19,7 +19,7 @@ struct Row {
     with: &'static [(&'static str, &'static str)],
     /// `Yes` if topics of one space must have the same value.
     agree: Depends,
-    /// `Yes` if a new value changes the meaning of the stored state, so that it must be discarded.
+    /// `Yes` if a new value changes the meaning of the stored state, which must then be discarded.
     stored: Depends,
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 
-/// All kinds of filters, in the order in which `unseen plan` prints them.
+/// All kinds of filters, in the order of the output of `unseen plan`.
 const KINDS: [&str; 7] = ["aging", "unchained", "pair", "stable", "cuckoo", "exact", "bloom"];
 
 fn plan(args: &[&str]) -> Command {

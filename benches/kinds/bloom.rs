@@ -1,4 +1,4 @@
-//! The Bloom filter and its relatives. A key has k cells. docs/contributing/rejected.md names the papers.
+//! The Bloom filter and its relatives. A key has k cells. docs/contributing/rejected.md lists the papers.
 
 use crate::cells::{Cells, bloom_size, place};
 use crate::{Kind, SLICES};
@@ -79,8 +79,8 @@ impl Generation for Bloom {
 }
 
 /// The scalable Bloom filter: when a filter is full, another one with twice its size and half its rate is chained to it. The first filter
-/// has room for a fifteenth of the keys, so that four filters (1 + 2 + 4 + 8) are exactly full at capacity. This is the best case: with
-/// one more key, a fifth filter would double the memory.
+/// has room for a fifteenth of the keys, so four filters (1 + 2 + 4 + 8) are exactly full at capacity. This number of keys is the best case
+/// for the scalable filter: one more key would add a fifth filter and double the memory.
 pub struct Scalable {
     first_keys: usize,
     rate: f64,
@@ -170,10 +170,10 @@ impl Kind for Counting {
 /// Number of different slice numbers that an [`Approximator`] stores in its cells.
 const NUMBERS: u64 = 7;
 
-/// The compact approximator: each cell stores the largest of the values of its keys, so the smallest value among a key's k cells is an
-/// upper bound of the key's value. Here, the value is the number of the slice in which a key was last inserted. A key was seen within the
-/// window if each of its k cells has the number of a slice of the window. Numbers cycle from 1 to 7, and 0 means never. Before a number is
-/// reused, the cells that still have it are cleared, two numbers at a time.
+/// The compact approximator. Each cell stores the largest value of its keys, so the smallest value in a key's k cells is an upper bound of
+/// the key's value. Here, a key's value is the number of the slice of its last insertion. A key counts as seen within the window if all of
+/// its k cells have the number of a slice in the window. Numbers cycle from 1 to 7, and 0 means never. Before a number is reused, the cells
+/// that still have it are cleared, two numbers at a time.
 pub struct Approximator {
     cells: Cells,
     k: usize,
@@ -186,7 +186,7 @@ impl Approximator {
         Self { cells: Cells::new(cells, 3), k, slice: 0 }
     }
 
-    /// True if the value of a cell is the number of a slice of the window.
+    /// True if a cell has the number of a slice in the window.
     fn is_live(&self, cell: usize) -> bool {
         let value = self.cells.get(cell);
         value > 0 && (self.slice + NUMBERS - (value - 1)) % NUMBERS <= SLICES as u64
@@ -253,9 +253,9 @@ impl Kind for AgePartitioned {
         self.parts.iter_mut().take(self.k).for_each(|(number, bits)| bits.set(place(key.low(), *number, bits.len), 1));
     }
 
-    /// Looks for k consecutive parts that have the key's bit, starting with the oldest k parts. If a part lacks the bit, no such run
-    /// contains it, so the search jumps to the k parts just before it. The last of these parts were already found to have the bit and are
-    /// not checked again.
+    /// Looks for k consecutive parts that have the key's bit, starting with the oldest k parts. If a part lacks the bit, the search jumps
+    /// to the k parts just before it, because no run of k parts with the bit contains that part. Parts that were already found to have the
+    /// bit are not checked again.
     fn contains(&self, key: Fingerprint) -> bool {
         let (mut part, mut found, mut behind) = (self.parts.len() - self.k, 0, 0);
         loop {
@@ -282,7 +282,7 @@ impl Kind for AgePartitioned {
     }
 }
 
-/// The false-positive rate when all parts are as full as they get: part i of the youngest k has the keys of i + 1 generations.
+/// The false-positive rate when all parts are at their fullest: part i of the youngest k has the keys of i + 1 generations.
 fn false_positives(k: usize, l: usize) -> f64 {
     // `runs[n]` is the probability that exactly the last n parts have the key's bit, and that no k consecutive parts had it before.
     let mut runs = vec![0.0; k];

@@ -1,5 +1,5 @@
 //! The Bloomier filter: maps a key to a value, here the number of its slice. Most other keys have no value. Chazelle, Kilian, Rubinfeld,
-//! Tal: "The Bloomier Filter", 2004. It is built by peeling three-part hypergraphs, as in Graf, Lemire: "Xor Filters", 2020.
+//! Tal: "The Bloomier Filter", 2004. The filter is built by peeling three-part hypergraphs, as in Graf, Lemire: "Xor Filters", 2020.
 //!
 //! Keys cannot be added to an existing filter. When a slice closes, the filter is rebuilt from the keys of the window, so 64 bits of each
 //! key must be kept for that. Keys must be distinct.
@@ -68,7 +68,7 @@ impl Bloomier {
     }
 
     /// Repeatedly removes a key that is the only key in one of its cells. Returns the indices of the removed keys in order, each with that
-    /// cell.
+    /// cell's index.
     fn peel(&self, keys: &[(u64, u64)]) -> Vec<(usize, usize)> {
         // For each cell, the number of its keys, and the XOR of their indices.
         let mut cells = vec![(0_u32, 0_u32); self.cells.len];

@@ -2,7 +2,7 @@
 
 use memmap2::MmapMut;
 
-/// Packed cells of up to 32 bits, in huge pages like the library's filters, so that memory accesses cost the same.
+/// Packed cells of up to 32 bits. They are in huge pages like the library's filters, so memory accesses cost the same.
 pub struct Cells {
     map: MmapMut,
     width: usize,

@@ -47,7 +47,7 @@ impl Kind for Golomb {
 
 struct Set {
     words: Vec<u64>,
-    /// Position at which the code of each range starts, in bits. The last entry is the end of the last range.
+    /// Start positions of the ranges' codes, in bits. The last entry is the end of the last range.
     index: Vec<u32>,
     /// Number of hash values per range.
     width: u64,

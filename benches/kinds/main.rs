@@ -6,10 +6,10 @@
 //! ```
 //!
 //! All kinds that keep a window do the same work: they remember the keys of a window and forget older keys at most a quarter of a window
-//! later. Each kind is sized so that it meets the rate even when it is as full as it gets. Kinds that cannot forget single keys are used in
-//! a ring of five generations, which forgets the oldest generation at once. The kinds that unseen does not offer are reference
-//! implementations, written for readability, so their times show orders of magnitude, not limits. Every run fails if a kind exceeds its
-//! rate, or if a kind that keeps a window forgets a key. Without `--bench`, the program only makes these checks, with fewer keys.
+//! later. Each kind is sized to meet the rate even at its fullest. Kinds that cannot forget single keys are used in a ring of five
+//! generations, which forgets the oldest generation at once. The kinds that unseen does not offer are reference implementations, written
+//! for readability, so their times show orders of magnitude, not limits. Every run fails if a kind exceeds its rate, or if a kind that
+//! keeps a window forgets a key. Without `--bench`, the program only makes these checks, with fewer keys.
 #![expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -137,7 +137,7 @@ fn absent_keys() -> impl Iterator<Item = Fingerprint> {
 /// Returns bits per key of the window and the share of the window's keys that were forgotten.
 fn measure(row: &Row, keys: usize, rate: f64) -> (f64, f64) {
     let mut sliced = (row.make)(keys, rate);
-    // Three windows, after which all generations of a ring are full.
+    // After three windows, all generations of a ring are full.
     let end = keys * 3;
     (0..end).for_each(|number| sliced.insert(key(number)));
     let forgotten = (end - keys..end).filter(|&number| !sliced.kind.contains(key(number))).count() as f64 / keys as f64;
@@ -149,8 +149,8 @@ fn measure(row: &Row, keys: usize, rate: f64) -> (f64, f64) {
     (sliced.kind.bytes() as f64 * 8.0 / keys as f64, forgotten)
 }
 
-/// Returns the nanoseconds per insertion and per lookup of an absent key. Insertions are measured over whole slices, so that their time
-/// includes forgetting.
+/// Returns the nanoseconds per insertion and per lookup of an absent key. Insertions are measured over whole slices, to include the time
+/// for forgetting.
 fn time(row: &Row, keys: usize) -> [f64; 2] {
     let mut sliced = (row.make)(keys, 1e-4);
     let slice = keys / SLICES;
@@ -190,8 +190,8 @@ impl Hasher for Identity {
     }
 }
 
-/// Memory in bytes of a hash table that holds this number of hashes and is four fifths full. The hash table of the standard library doubles
-/// when it is full, so it takes up to twice as much.
+/// Memory in bytes of a hash table that contains `keys` hashes and is four fifths full. The standard library's hash table doubles when it
+/// is full, so it takes up to twice as much.
 fn buffer_bytes(keys: usize) -> usize {
     keys * 10
 }

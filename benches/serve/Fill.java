@@ -1,7 +1,7 @@
 // Fills a topic for scripts/bench-serve: java -cp 'KAFKA/*' Fill.java BROKERS TOPIC PARTITIONS ITEMS WINDOW_MS
 //
-// The records' keys are the keys that redis-benchmark queries: key:000000000000 and so on. Their times are spread evenly over the
-// window, which ends now, so that all slices of a filter contain the same number of keys.
+// The records' keys are the keys that redis-benchmark queries: key:000000000000 and so on. Their times are spread evenly over the window,
+// which ends now. All slices of a filter then contain the same number of keys.
 
 import java.nio.charset.StandardCharsets;
 import java.util.List;

@@ -8,7 +8,7 @@ use crate::table::{Table, median, thousands};
 use crate::throughput::{RECORDS, Row, fill, rows, topic};
 use std::path::PathBuf;
 
-/// Prefix of the names of the rows that are compared by default.
+/// Name prefix of the rows that are compared by default.
 const USUAL: &str = "unseen, commit";
 
 #[derive(clap::Args)]

@@ -134,7 +134,7 @@ impl Broker {
                 let _ = client.fetch_metadata(Some(topic), PATIENCE);
             }
         };
-        // Asks for the committed records first, so that their sum is never larger than the sum of the written records.
+        // Asks for the committed records first. Otherwise, their sum could be larger than the sum of the written records.
         let committed = end(&self.committed);
         (end(&self.uncommitted), committed)
     }

@@ -151,7 +151,7 @@ impl Job<'_> {
         format!("{}-out", self.name)
     }
 
-    /// The topic for duplicates, to which OUTPUT-duplicates in [`Unseen::lines`] refers.
+    /// The topic for duplicates, `OUTPUT-duplicates` in [`Unseen::lines`].
     pub fn duplicates(&self) -> String {
         format!("{}-duplicates", self.output())
     }
@@ -205,7 +205,7 @@ impl Contender {
         match self {
             Self::Consume { .. } => 0..=0,
             Self::PassOn { every, .. } => stream.records.div_ceil(*every)..=stream.records.div_ceil(*every),
-            // Up to 1 in 5,000 ids, plus ten, may be missing. This is twice the configured false-positive rate.
+            // Up to 1 in 5,000 ids (twice the configured false-positive rate) plus ten may be missing.
             Self::Unseen(Unseen { confirm: false, kind: AGING, .. }) => ids.saturating_sub(ids / 5000 + 10)..=ids,
             _ => ids..=ids,
         }
@@ -235,7 +235,7 @@ fn raw(allocator: Allocator, job: &Job) -> Command {
     command
 }
 
-/// Returns the directory in which scripts/bench has built Kafka Streams and Flink. `None` if it could not build them.
+/// Returns the build directory of Kafka Streams and Flink. `None` if scripts/bench could not build them.
 pub fn peers() -> Option<PathBuf> {
     std::env::var_os("UNSEEN_BENCH_PEERS").map(PathBuf::from)
 }

@@ -18,7 +18,7 @@ pub fn client(address: &str) -> ClientConfig {
     client
 }
 
-/// A consumer and the queue to which its partitions are forwarded.
+/// A consumer and the queue that receives the messages of its partitions.
 pub struct Input {
     queue: *mut rd::rd_kafka_queue_t,
     messages: Vec<*mut rd::rd_kafka_message_t>,
@@ -57,7 +57,7 @@ impl Input {
     /// Returns available messages. If there are none, waits up to a tenth of a second.
     pub fn take(&mut self) -> Messages<'_> {
         for (wait, room) in [(0, BATCH), (100, 1)] {
-            // SAFETY: the queue lives, and the buffer has room for this many messages.
+            // SAFETY: the queue lives, and the buffer has room for `room` messages.
             let count = unsafe { rd::rd_kafka_consume_batch_queue(self.queue, wait, self.messages.as_mut_ptr(), room) };
             if count > 0 {
                 return Messages(&self.messages[..count.unsigned_abs()]);

@@ -1,5 +1,5 @@
-//! Measures latency at several loads and commit intervals, with and without checkpoints. The latency of a record is the time from its
-//! timestamp, at which it was due to be written, until a `read_committed` consumer receives it.
+//! Measures latency at several loads and commit intervals, with and without checkpoints. Latency runs from a record's timestamp, which is
+//! its scheduled send time, until a `read_committed` consumer receives the record.
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
@@ -30,7 +30,7 @@ const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Seconds for which each load is measured.
+    /// Duration of each load, in seconds.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
 }

@@ -1,8 +1,8 @@
 //! The cost of the worker, compared with the cost of Kafka and of other systems. `scripts/bench` documents how to run it.
 //!
 //! Each contender is a separate process and is measured from outside: the growth of its output, CPU time, memory, and disk space. No
-//! contender counts anything itself, so all are measured in the same way. Rounds are interleaved, so that other load on the machine affects
-//! all contenders alike. Tables show the median of the rounds. After each run, the output is read and counted.
+//! contender counts anything itself, so all are measured in the same way. Rounds are interleaved, so other load on the machine affects all
+//! contenders alike. Tables show the median of the rounds. After each run, the output is read and counted.
 
 #![allow(clippy::cast_precision_loss, reason = "counts and times here stay far below 2^52")]
 
@@ -30,7 +30,7 @@ use clap::Parser;
 use records::Load;
 use std::path::PathBuf;
 
-/// The worker's allocator, so that Kafka's own cost is measured with the same allocator.
+/// The worker's allocator. Kafka's own cost must be measured with the same allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

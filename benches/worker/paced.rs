@@ -142,8 +142,8 @@ impl<'a> Feeder<'a> {
         self.next += 1;
     }
 
-    /// Writes records at a constant rate. The timestamp of a record is the time at which it was due, so a record that is written late has a
-    /// longer latency. Only the records that are due in the `seconds` after `settle` are measured.
+    /// Writes records at a constant rate. A record's timestamp is its scheduled send time, so a record that is written late has a longer
+    /// latency. Only the records that are due in the `seconds` after `settle` are measured.
     pub fn at_rate(&mut self, rate: f64, settle: Duration, seconds: Duration, reader: &Reader) {
         let began_at = now();
         let times = (began_at + milliseconds(settle), began_at + milliseconds(settle + seconds));

@@ -25,7 +25,7 @@ pub struct Arguments {
     pub partitions: i32,
     #[arg(long)]
     pub group: String,
-    /// Topic to which records are forwarded. Without it, records are only read.
+    /// Topic for forwarded records. Without it, records are only read.
     #[arg(long)]
     pub output: Option<String>,
     /// Number of records per forwarded record.
@@ -97,8 +97,8 @@ fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
 unsafe fn pass(native: *mut rd::rd_kafka_t, topic: *mut rd::rd_kafka_topic_t, message: &rd::rd_kafka_message_t) {
     use rd::rd_kafka_vtype_t as V;
     let mut headers = null_mut();
-    // SAFETY: the caller guarantees that all pointers are valid. Each tag is followed by the value that librdkafka reads for it.
-    // Afterwards, librdkafka owns the headers again, if there are any.
+    // SAFETY: the caller guarantees that all pointers are valid. Each tag is followed by the value that librdkafka reads for it. After the
+    // call, librdkafka owns the headers again, if there are any.
     let answer = unsafe {
         rd::rd_kafka_message_detach_headers(std::ptr::from_ref(message).cast_mut(), &raw mut headers);
         rd::rd_kafka_producev(

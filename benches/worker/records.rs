@@ -17,7 +17,7 @@ const FIRST_EVENT_MS: usize = 1_767_225_600_000;
 const HOUR_MS: usize = 3_600_000;
 /// Number of threads that fill a topic. Each thread fills some of the topic's partitions.
 const FILLERS: usize = 2;
-/// Seed of the random ids. It is constant, so that all runs have the same ids.
+/// Seed of the random ids. The seed is constant, so all runs have the same ids.
 const SEED: u64 = 0x756e_7365_656e;
 /// Percentage of duplicates that repeat one of the last `CLOSE` ids, if ids are random. The other duplicates repeat one of the last
 /// `DISTANT` ids.
@@ -121,11 +121,11 @@ impl Stream {
         usize::try_from(if self.ids == Ids::Random { unmix(text) } else { text }).ok()
     }
 
-    /// Returns the timestamp of a record, in milliseconds since the epoch. `filled` is the time at which the topic is filled. `None` means
-    /// that the record gets the time of writing.
+    /// Returns the timestamp of a record, in milliseconds since the epoch. `filled` is the time when the topic is filled. `None` means that
+    /// the record gets the time of writing.
     fn time(&self, number: usize, filled: SystemTime) -> Option<i64> {
         const HOUR: u64 = 3_600_000;
-        // All times are in the last full hour, so that slices of a window always start at the same records.
+        // All times are in the last full hour, so slices of a window always start at the same records.
         let now = filled.duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs() * 1000;
         let time = || now - now % HOUR - HOUR + number as u64 * (HOUR - 60_000) / self.records as u64;
         (self.ids == Ids::Random).then(|| i64::try_from(time()).expect("a valid time"))
@@ -208,7 +208,7 @@ fn noise(number: usize) -> u64 {
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 1
 }
 
-/// A deterministic pseudorandom bijection: the finalizer of `SplitMix64`, so that no two ids are the same.
+/// A deterministic pseudorandom bijection: the finalizer of `SplitMix64`. No two ids are the same.
 fn mix(number: u64) -> u64 {
     let mut mixed = number ^ SEED;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -52,7 +52,7 @@ pub fn rows(binary: &Path) -> Vec<Row> {
         Contender::Unseen(unseen)
     };
     let record_key: fn(&mut Unseen) = |unseen| unseen.key = r#"{ record = "key" }"#;
-    // A row that measures an upper bound is next to the rows that are compared with it, so that they run at about the same time.
+    // A row that measures an upper bound is next to the rows that are compared with it, so they run at about the same time.
     vec![
         row(CONSUME[0], Contender::Consume { allocator: jemalloc }, 95, None),
         row(CONSUME[1], Contender::Consume { allocator: glibc }, 95, None),
@@ -99,18 +99,17 @@ pub fn topic<'a>(topics: &'a [(usize, Topic)], row: &Row) -> &'a Topic {
 }
 
 impl Row {
-    /// Records per second, after the contender has settled. For peers, the better of this number and that of the whole run.
+    /// Records per second after warm-up. For Kafka Streams and Flink, the rate over the whole run if that rate is higher.
     pub fn rate(&self, cost: &Cost) -> f64 {
         if self.contender.is_peer() { cost.settled.rate.max(cost.whole.rate) } else { cost.settled.rate }
     }
 
-    /// CPU time per record in microseconds, after the contender has settled. For peers, the lower of this number and that of the whole
-    /// run.
+    /// CPU time per record after warm-up, in microseconds. For Kafka Streams and Flink, the CPU time over the whole run if it is lower.
     pub fn cpu(&self, cost: &Cost) -> f64 {
         if self.contender.is_peer() { cost.settled.cpu.min(cost.whole.cpu) } else { cost.settled.cpu }
     }
 
-    /// Returns the ratios of rate and CPU time to those of each measured upper bound, as text.
+    /// Returns the rate and the CPU time, each divided by the same figure of each measured upper bound, as text.
     fn of_ceilings(&self, own: &[Cost], rows: &[Self], costs: &[Vec<Cost>]) -> Vec<String> {
         let of = |name| {
             let (ceiling, its) = rows.iter().zip(costs).find(|(row, _)| row.name == name)?;

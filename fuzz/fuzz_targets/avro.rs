@@ -45,7 +45,7 @@ const SCHEMAS: [(&str, &[&str]); 4] = [
 /// Number of schemas without blocks.
 const WITHOUT_BLOCKS: usize = 2;
 
-/// Errors for which the extractor is stricter than the decoder or has a limit.
+/// Errors that only the extractor reports, because it is stricter than the decoder or has a limit.
 const STRICTER: [&str; 6] = [
     // The decoder returns null for a missing boolean, text, or union.
     "the record ends ",

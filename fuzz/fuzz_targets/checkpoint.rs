@@ -19,7 +19,7 @@ struct Input<'a> {
     slices: u8,
     /// True if a valid checksum is appended to the metadata.
     checksummed: bool,
-    /// Arbitrary bytes. If there are none, the target uses the metadata of a state that has judged `keys % 4_000` keys.
+    /// Arbitrary bytes. If empty, the target uses the metadata of a state that has judged `keys % 4_000` keys.
     metadata: &'a [u8],
     keys: u16,
     /// Positions of bytes in the metadata of a real state and their new values.

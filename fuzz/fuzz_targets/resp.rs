@@ -1,4 +1,4 @@
-//! Checks that the parser of RESP, the Redis protocol, finds the same commands regardless of how the input is split.
+//! Checks that the parser of RESP, the Redis protocol, finds the same commands no matter how the input is split.
 
 #![no_main]
 

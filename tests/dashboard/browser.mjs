@@ -10,7 +10,7 @@ const DEADLINE_MS = 20_000;
 function chromium() {
   const names = [process.env.CHROMIUM, 'chromium', 'chromium-browser', 'google-chrome'].filter(Boolean);
   const found = names.find((name) => spawnSync(name, ['--version']).status === 0);
-  if (!found) throw new Error('No Chromium was found: install it (on Debian: apt-get install chromium), or name it in CHROMIUM.');
+  if (!found) throw new Error('No Chromium was found: install it (on Debian: apt-get install chromium), or set CHROMIUM to its path.');
   return found;
 }
 

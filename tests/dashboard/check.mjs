@@ -25,7 +25,7 @@ const SHORT = 12;
 
 const served = await fetch(home).catch((error) => error);
 if (!served.ok) {
-  console.error(`${home} does not serve the dashboard (${served.status ?? served.cause?.message ?? served.message}): start a worker, and name the address of its [http] listen.`);
+  console.error(`${home} does not serve the dashboard (${served.status ?? served.cause?.message ?? served.message}): start a worker, and pass the address of its [http] listen.`);
   process.exit(2);
 }
 
@@ -39,7 +39,7 @@ setTimeout(() => {
 // The response to the page's requests: the worker's, one of our statuses, or none (null).
 const WORKER = Symbol('worker');
 let answer = WORKER;
-let withheld = 0; // answers that Chromium has yet to complain of
+let withheld = 0; // missing responses that Chromium has not reported yet
 let loads = 0;
 const complaints = [];
 const strangers = [];

@@ -71,7 +71,7 @@ fn processing_a_record_does_not_allocate() {
         })
     };
     let come_to = |records: usize| {
-        wait_until("so many records are read", PATIENCE, || {
+        wait_until("the records are read", PATIENCE, || {
             assert!(!worker.is_finished(), "the worker has ended");
             let read = shared.stats.totals().records;
             (read >= records as u64).then(|| (read, ALLOCATIONS.load(Ordering::Relaxed)))

@@ -41,7 +41,7 @@ impl Topics {
     }
 
     fn wait_until_read(&self, partition: i32, offset: i64, worker: &mut Worker) {
-        wait_until("all is read", LIMIT, || {
+        wait_until("all records are read", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (committed_offset(broker(), self.setup.group(), &self.input, partition) == Some(offset)).then_some(())
         });
@@ -82,7 +82,7 @@ fn partition_that_waits_for_its_state_has_a_committed_start_position() {
     stranger.flush(LIMIT).expect("it is written");
     let mut worker = topics.setup.start("a");
     topics.wait_until_read(1, 50, &mut worker);
-    assert!(!worker.log().contains("[1] start="), "it has not waited");
+    assert!(!worker.log().contains("[1] start="), "the worker did not wait");
     stranger.abort_transaction(LIMIT).expect("it is aborted");
     worker.drain();
 }
@@ -164,7 +164,7 @@ fn cold_start_remembers_keys_with_times_near_the_epoch() {
     assert_eq!(read_committed(broker(), &topics.output, 4)[0].len(), 150);
 }
 
-/// A group member that delays the next generation while it is not polled, so that all members that join in the meantime start together.
+/// A group member that delays the next generation while it is not polled. All members that join during the delay start together.
 struct Gate(BaseConsumer);
 
 impl Gate {

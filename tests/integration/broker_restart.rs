@@ -31,7 +31,7 @@ fn broker_kills_do_not_change_the_output() {
 }
 
 /// The session of a static member ends while the member waits for another producer's transaction. The brokers are down, so the member does
-/// not notice the end of its session. Afterward, the brokers treat its heartbeats as those of another process with the same name.
+/// not notice the end of its session. Afterward, the brokers treat its heartbeats as heartbeats of another process with the same name.
 #[test]
 fn a_static_member_rejoins_after_its_session_has_expired() {
     let mut broker = OwnBroker::start();
@@ -55,7 +55,7 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     broker.kill();
     broker.wait_until_back();
     // The brokers ignore the heartbeats of the worker, so they remove the member when its session ends.
-    wait_until("the brokers have let the member go", LIMIT, || {
+    wait_until("the brokers have removed the member", LIMIT, || {
         let groups = member.fetch_group_list(Some(stream.setup.group()), PATIENCE).ok()?;
         groups.groups().first().is_some_and(|group| group.members().is_empty()).then_some(())
     });

@@ -34,7 +34,7 @@ fn records() -> Vec<TestRecord> {
     records
 }
 
-/// Writes records in an aborted transaction, so that the log ends with offsets that a `read_committed` consumer never gets.
+/// Writes records in an aborted transaction. The log then ends with offsets that a `read_committed` consumer never gets.
 fn abort(input: &str) {
     let producer: BaseProducer = client(broker()).set("transactional.id", format!("{input}-producer")).create().expect("a producer");
     producer.init_transactions(PATIENCE).and_then(|()| producer.begin_transaction()).expect("a transaction");

@@ -21,7 +21,7 @@ fn start(stream: &Stream, name: &str) -> Worker {
     stream.setup.start_with(name, &["state.cold_start=fail"])
 }
 
-/// Deletes the committed records of the input, so that only the changelog still has their keys.
+/// Deletes the committed records of the input. Only the changelog then still has their keys.
 fn expire_input(stream: &Stream) {
     for partition in 0..4 {
         let committed = committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition).expect("a committed offset");
@@ -46,7 +46,7 @@ fn a_lost_disk_is_rebuilt_exactly() {
     let before = digests(&stream, "a");
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     let worker = start(&stream, "a");
-    wait_until("all are restored", LIMIT, || (worker.log().matches("partition restored").count() == 4).then_some(()));
+    wait_until("all partitions are restored", LIMIT, || (worker.log().matches("partition restored").count() == 4).then_some(()));
     worker.drain();
     assert_eq!(before.len(), 4);
     assert_eq!(digests(&stream, "a"), before, "what was rebuilt is not what was lost");
@@ -64,7 +64,7 @@ fn a_checkpoint_older_than_the_trimmed_changelog_is_replaced() {
     fs::rename(&state, &old).expect("it can be moved");
     let ends: Vec<_> = (0..4).map(|partition| log_end(&stream, partition)).collect();
     let mut worker = start(&stream, "a");
-    // Produces in two steps, so that there are at least two transactions.
+    // Produces in two steps to get at least two transactions.
     for (from, to) in [(RECORDS / 4, RECORDS / 2), (RECORDS / 2, 3 * RECORDS / 4)] {
         stream.produce(from..to);
         stream.wait_until_read(to, &mut worker);
@@ -172,7 +172,7 @@ impl Sliced {
     }
 }
 
-/// The new changelog has other records at the offsets at which the old one had expired slices. The worker must not delete them.
+/// The new changelog has records at the offsets of expired slices of the old changelog. The worker must not delete these records.
 #[test]
 fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     let mut sliced = Sliced::new();
@@ -244,7 +244,8 @@ fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     wait_until_read(0, many, &mut worker);
     worker.drain();
     fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
-    // Partition 1 has large records, so that a fetch contains few of them and many of partition 0. Every 20th transaction aborts.
+    // Partition 1 has large records. A fetch therefore contains few of its records and many records of partition 0. Every 20th transaction
+    // aborts.
     let mut random = SplitMix(1);
     let large = (0..400).map(|number| {
         let mut record = record(1, number);
@@ -311,7 +312,7 @@ fn a_partition_can_be_revoked_during_its_rebuild() {
     let mut heir = start(&stream, "b");
     heir.wait_for_log("partitions assigned", LIMIT);
     worker.drain();
-    wait_until("the heir has all partitions but the one that waits", LIMIT, || {
+    wait_until("the new owner has all partitions except the waiting one", LIMIT, || {
         (heir.log().matches("partition restored").count() == 3).then_some(())
     });
     stranger.abort_transaction(LIMIT).expect("it is aborted");
@@ -347,7 +348,7 @@ fn added_partitions_are_read_and_logged() {
     let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
     for partition in 2..4 {
         let end = 2 * added.iter().filter(|record| record.partition == partition).count();
-        wait_until("all is read", LIMIT, || {
+        wait_until("all records are read", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (committed_offset(broker(), setup.group(), &input, partition) == i64::try_from(end).ok()).then_some(())
         });
@@ -404,7 +405,7 @@ fn compression_does_not_change_a_rebuilt_state() {
         fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
         expire_input(&stream);
         let worker = start(&stream, "a");
-        wait_until("all are restored", LIMIT, || (worker.log().matches("partition restored").count() == 4).then_some(()));
+        wait_until("all partitions are restored", LIMIT, || (worker.log().matches("partition restored").count() == 4).then_some(()));
         worker.drain();
         assert_eq!(digests(&stream, "a"), before, "compressed by {compression}, then by {of_topic}");
     }

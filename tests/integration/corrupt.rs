@@ -72,7 +72,7 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
     let mut worker = setup.start("a");
     worker.wait_for_log("failed CRC32C check", PATIENCE);
     let address = address(&mut worker);
-    wait_until("the partition is named", PATIENCE, || {
+    wait_until("the probe reports the partition", PATIENCE, || {
         let (status, _, body) = ask(&address, "/readyz");
         (status == 200 && body.contains(&format!("{input}[0] could not be read"))).then_some(())
     });
@@ -84,7 +84,7 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
     log
 }
 
-/// Corrupts the first batch of a fetch response so that librdkafka delivers the records after the second batch.
+/// Corrupts the first batch of a fetch response. librdkafka then delivers the records after the second batch.
 ///
 /// After a wrong checksum, librdkafka continues before the end of the batch, because it treats a length as a position in the response. At
 /// that position, this function writes the header of a batch that extends to `second`. librdkafka skips that batch, because its offsets are
@@ -144,8 +144,8 @@ fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
     let name = format!("{}-ids-changelog", setup.group());
     let changelog = Segment::open(&name);
-    // When the worker took over the partition, it logged a batch without keys (offset 0) and a commit marker (offset 1). Deletes both, so
-    // that the changelog starts with the first batch of keys.
+    // When the worker took over the partition, it logged a batch without keys (offset 0) and a commit marker (offset 1). Deletes both. The
+    // changelog then starts with the first batch of keys.
     delete_records_before(broker, &name, 0, 2);
     let first = changelog.end(changelog.end(changelog.end(0)));
     let (start, bytes) = skipped(&changelog, [first, changelog.end(first)]);

@@ -16,9 +16,9 @@ fn records(range: std::ops::Range<usize>) -> Vec<TestRecord> {
         .collect()
 }
 
-/// Waits until this number of records of partition 0 is committed.
+/// Waits until the committed offset of partition 0 is `count`.
 fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
-    wait_until("all is read", LIMIT, || {
+    wait_until("all records are read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         (committed_offset(broker(), setup.group(), input, 0) == i64::try_from(count).ok()).then_some(())
     });

@@ -38,7 +38,7 @@ fn check(address: &str, pictures: Option<&str>) -> Result<(), String> {
 #[test]
 #[ignore = "it makes pictures, and proves nothing more"]
 fn take_pictures_for_the_docs() {
-    let dir = std::env::var("UNSEEN_PICTURES").expect("UNSEEN_PICTURES names a directory");
+    let dir = std::env::var("UNSEEN_PICTURES").expect("UNSEEN_PICTURES is set to a directory");
     let made = |name: &str| format!("{name}.{:x}", std::process::id());
     let [news, videos] = ["news.events", "videos.watched"].map(made);
     let [fresh, unwatched] = ["news.unseen", "videos.unwatched"].map(made);
@@ -66,7 +66,7 @@ fn take_pictures_for_the_docs() {
     let mut worker = setup.start("a");
     let address = address(&mut worker);
     let feeds = [feed(&news, 45, 4000), feed(&videos, 20, 2500)];
-    wait_until("half of it is written", LIMIT, || (feeds[1].sent() > 45 * 2500).then_some(()));
+    wait_until("half of the records are written", LIMIT, || (feeds[1].sent() > 45 * 2500).then_some(()));
     let said = check(&address, Some(&dir));
     assert!(said.is_ok(), "{}", said.unwrap_err());
     worker.kill9();

@@ -12,7 +12,7 @@ fn news() -> Vec<TestRecord> {
     News { count: RECORDS, ..News::default() }.records()
 }
 
-/// News in which every tenth record retracts its key.
+/// News items. Every tenth record retracts its key.
 fn with_regrets() -> Vec<TestRecord> {
     let mut records = news();
     records.iter_mut().step_by(10).for_each(|record| record.headers.push((RETRACT.to_owned(), None)));

@@ -24,7 +24,7 @@ fn record(number: usize, key: usize) -> TestRecord {
     }
 }
 
-/// Records, half of which are duplicates.
+/// Records. Half of them are duplicates.
 fn records(count: usize) -> Vec<TestRecord> {
     (0..count).map(|number| record(number, if number % 2 == 0 { number } else { number * 7 % (number + 1) / 2 * 2 })).collect()
 }
@@ -34,7 +34,7 @@ fn lines(filter: &str) -> String {
 }
 
 fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
-    wait_until("all is read", LIMIT, || {
+    wait_until("all records are read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         (committed_offset(broker(), setup.group(), input, 0) >= i64::try_from(count).ok()).then_some(())
     });
@@ -207,8 +207,8 @@ fn retractions_renewals_and_windows_by_count_are_explained() {
     let said = explained(&setup, &["--key", "key-0"]);
     assert_eq!((&said["emissions"], &said["retractions"], &said["seen"]), (&2.into(), &1.into(), &true.into()), "{said:#}");
     assert_eq!(said["forgotten"]["at_slice"], 3, "{said:#}");
-    // The window consists of two slices of four keys and the open slice. The key is in none of them, but the changelog still has its
-    // commit.
+    // The window consists of two slices of four keys and the open slice. The key is not in any of these slices, but the changelog still has
+    // the commit with the key.
     produce(broker(), &input, (4..24).map(|number| record(number, number)));
     read(&setup, &input, &mut worker, 24);
     produce(broker(), &input, [record(24, 0)]);
@@ -281,7 +281,7 @@ fn repartitioned_records_are_explained_by_key() {
     let reader: BaseConsumer = client(broker()).create().expect("a consumer");
     let between = format!("{}-{input}-repartition", setup.group());
     for (partition, of) in [(0, &input), (1, &input), (0, &between), (1, &between)] {
-        wait_until("all is judged", LIMIT, || {
+        wait_until("all records are judged", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             let (_, end) = reader.fetch_watermarks(of, partition, LIMIT).expect("the broker answers");
             // The marker of the last transaction takes an offset, too.

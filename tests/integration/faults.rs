@@ -1,8 +1,8 @@
 //! Promise: the output does not change if a worker is killed or frozen, or if a step of a real transaction or checkpoint fails.
 //!
-//! tests/simulation/plans kills a simulated worker at every fault point (src/fault.rs). This file has the points at which a real broker or
-//! a real disk may matter. Each scenario runs workers one after the other over one stream. A worker dies at its armed point, and the next
-//! worker is started with another point armed. At the end, the test compares the output with the expected one.
+//! tests/simulation/plans kills a simulated worker at every fault point (src/fault.rs). This file has the fault points where a real broker
+//! or a real disk may matter. Each scenario runs workers one after the other over one stream. A worker dies at its armed point, and the
+//! next worker is started with another point armed. At the end, the test compares the output with the expected one.
 
 use crate::harness::state::damage_page;
 use crate::harness::{News, Reader, Worker, broker, committed_offset, topic, wait_until};
@@ -64,7 +64,7 @@ const ERRORS: &[&str] = &[
     "checkpoint.written:5:error",
 ];
 
-/// Points at which a transaction is open. The broker aborts the transaction while the worker is frozen.
+/// Points within an open transaction. The broker aborts the transaction while the worker is frozen.
 const STANDSTILLS: &[&str] = &["commit.offsets_sent:2:stop", "commit.flushed:2:stop", "abort.begin:1:stop"];
 
 fn point(arms: &str) -> &str {

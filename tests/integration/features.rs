@@ -154,7 +154,7 @@ fn missing_features_are_reported_with_the_options_that_avoid_them() {
     assert!(messages(&report).contains("some features of the cluster were not tested: cannot create topic"), "{report}");
 }
 
-/// Renames a setting in a `CreateTopics` request, so that the broker does not know it.
+/// Renames a setting in a `CreateTopics` request to a name that the broker does not know.
 fn spoil(mut request: Vec<u8>, setting: &str) -> Vec<u8> {
     if api(&request).0 == CREATE_TOPICS
         && let Some(at) = request.windows(setting.len()).position(|bytes| bytes == setting.as_bytes())

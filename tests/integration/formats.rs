@@ -121,7 +121,7 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
             wait_until_read(&stream, partition, end, worker);
         }
         let address = address(worker);
-        wait_until("it says what it waits for", LIMIT, || {
+        wait_until("the worker reports the missing schema", LIMIT, || {
             let (status, _, body) = ask(&address, "/readyz");
             (status == 503 && body.contains("1 of 4 partitions wait for a schema") && body.contains("503")).then_some(())
         });
@@ -142,12 +142,12 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
     // UNSEEN_REGISTRY_AWAY can make the outage longer. Its unit is seconds.
     let away = std::env::var("UNSEEN_REGISTRY_AWAY").map_or(0, |seconds| seconds.parse().expect("a number of seconds"));
     let (began, away) = (std::time::Instant::now(), Duration::from_secs(away));
-    wait_until("it was away for so long", LIMIT + away, || (began.elapsed() >= away).then_some(()));
+    wait_until("the registry was away for the configured time", LIMIT + away, || (began.elapsed() >= away).then_some(()));
     assert!(worker.runs(), "the worker has ended");
     wait_until_read(&stream, 1, waits_at, &mut worker);
     registry.heal();
     let address = address(&mut worker);
-    wait_until("it is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
+    wait_until("the worker is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
     stream.check(worker);
 }
 
@@ -215,11 +215,11 @@ fn flapping_registry_makes_no_record_invalid() {
     // A worker believes that a schema is unknown only if the registry reports this for ten seconds. Here, the registry is down for longer
     // than ten seconds between two such reports, and it then has the schemas.
     let asked = || registry.requests()["GET /schemas/ids/1"].as_u64().unwrap_or_default();
-    let more = |than: u64| wait_until("it is asked again", LIMIT, || (asked() > than).then(asked));
+    let more = |than: u64| wait_until("the registry gets another request", LIMIT, || (asked() > than).then(asked));
     more(0);
     registry.fail(503);
     let away = std::time::Instant::now();
-    wait_until("it was away for long", LIMIT, || (away.elapsed() > Duration::from_secs(12)).then_some(()));
+    wait_until("the registry was away for 12 s", LIMIT, || (away.elapsed() > Duration::from_secs(12)).then_some(()));
     registry.heal();
     more(asked() + 1);
     registry.put(&json!([schema(0, 1)]));
@@ -355,8 +355,8 @@ fn a_record_key_is_read_by_its_own_format() {
     assert_same(&by_partition(records, PARTITIONS), &read_committed(broker(), &stream.input, PARTITIONS));
 }
 
-/// A schema counts as unknown after the registry has denied it for ten seconds. The records of a batch wait that long once, regardless of
-/// the number of their schemas.
+/// A schema counts as unknown after the registry has denied it for ten seconds. The records of a batch wait for ten seconds only once, even
+/// if they have many unknown schemas.
 #[test]
 fn records_of_many_unknown_schemas_wait_once() {
     let registry = registry();
@@ -375,8 +375,8 @@ fn records_of_many_unknown_schemas_wait_once() {
     assert_eq!(crate::harness::logged(&log, "invalid"), 100);
 }
 
-/// The key of one entry was changed, so that entry reads the input again. The other entry still has all its keys. The new process does not
-/// know the schema yet and cannot tell to which entry a record belongs.
+/// The key of one entry was changed. The entry with the new key reads the input again. The other entry still has all its keys. The new
+/// process does not know the schema yet and cannot tell which entry a record belongs to.
 #[test]
 fn a_warm_up_waits_for_the_schema_that_selects_the_entry() {
     let registry = registry();
@@ -393,7 +393,7 @@ fn a_warm_up_waits_for_the_schema_that_selects_the_entry() {
     let run = |records: &[TestRecord], end: i64, overrides: &[&str]| {
         produce(broker(), &input, records);
         let mut worker = setup.start_with("a", overrides);
-        wait_until("all is read", LIMIT, || {
+        wait_until("all records are read", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (committed_offset(broker(), setup.group(), &input, 0) == Some(end)).then_some(())
         });

@@ -42,7 +42,7 @@ fn each_topic_of_a_list_has_its_own_keys_and_outputs() {
         let ends = produce_all();
         let mut worker = setup.start(name);
         for (input, end) in inputs.iter().zip(ends) {
-            wait_until("all is read", LIMIT, || {
+            wait_until("all records are read", LIMIT, || {
                 assert!(worker.runs(), "the worker has ended");
                 (committed_offset(broker(), setup.group(), input, 0) == Some(end)).then_some(())
             });
@@ -79,7 +79,7 @@ fn a_static_member_reads_a_topic_that_joins_the_list_after_its_session() {
         produce(broker(), input, records(0..10));
     }
     let wait_until_read = |input: &str, worker: &mut Worker| {
-        wait_until("all is read", LIMIT, || {
+        wait_until("all records are read", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (committed_offset(broker(), setup.group(), input, 0) == Some(10)).then_some(())
         });

@@ -20,7 +20,7 @@ fn output_is_exact_while_processes_join_leave_and_die() {
         let status = second.wait(LIMIT);
         assert!(status.success(), "the second ended with {status}");
     }
-    // One member is killed, so that its partitions become free only when its session ends.
+    // One member is killed. Its partitions become free only when its session ends.
     let mut third = stream.setup.start("c");
     third.wait_for_log("partition restored", LIMIT);
     third.kill9();
@@ -116,7 +116,7 @@ fn one_of_two_processes_with_one_name_stops() {
     let mut first = stream.setup.start_with("a", &[&name]);
     first.wait_for_log("partition restored", LIMIT);
     let mut second = stream.setup.start_with("b", &[&name]);
-    wait_until("one of the two has ended", LIMIT, || (!first.runs() || !second.runs()).then_some(()));
+    wait_until("one process has exited", LIMIT, || (!first.runs() || !second.runs()).then_some(()));
     let (loser, winner) = if first.runs() { (second, first) } else { (first, second) };
     let log = loser.fails(1);
     let reasons = [
@@ -124,7 +124,7 @@ fn one_of_two_processes_with_one_name_stops() {
         "another process that uses transactional id",
         "another process uses transactional id",
     ];
-    assert!(reasons.iter().any(|reason| log.contains(reason)), "it ended for another reason");
+    assert!(reasons.iter().any(|reason| log.contains(reason)), "the process exited for another reason");
     feed.join();
     stream.check(winner);
 }

@@ -50,7 +50,7 @@ fn tokens_are_renewed_for_idle_clients_and_never_shown() {
     allow(&stream, USER, None);
     let mut worker = stream.setup.start_with("a", &TELL_ALL);
     let before = provider.tokens().len();
-    wait_until("tokens are renewed while no record comes", PATIENCE, || {
+    wait_until("tokens are renewed while no record arrives", PATIENCE, || {
         assert!(worker.runs(), "the worker ended");
         (provider.tokens().len() > before + 1).then_some(())
     });

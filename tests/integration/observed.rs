@@ -48,7 +48,7 @@ fn record(number: u64, partition: i32) -> TestRecord {
 }
 
 fn wait_until_read(group: &str, input: &str, end: usize, worker: &mut Worker) {
-    wait_until("all is read", LIMIT, || {
+    wait_until("all records are read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         let read: i64 = (0..).take(PARTITIONS).filter_map(|partition| committed_offset(broker(), group, input, partition)).sum();
         (read == i64::try_from(end).expect("few")).then_some(())
@@ -139,7 +139,7 @@ fn tenant(partition: i32) -> String {
     format!("tenant {partition}")
 }
 
-/// Checks the counts by tenant. Each partition belongs to one tenant and has this number of keys twice: all keys once and then all keys
+/// Checks the counts by tenant. Each partition belongs to one tenant and has `keys` distinct keys twice: all keys once and then all keys
 /// again. One record in 32 is counted. A tenant is named at its 16th counted record, and its own counts start after that record.
 fn are_counted_by_tenant(values: &Value, keys: u64) {
     let sampled = |offsets: std::ops::Range<u64>| {
@@ -239,7 +239,7 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
     let number = |value: &Value| value.as_f64().expect("a number");
     assert!(truth > 0.02, "the filter was to be overfull, and is wrong at {truth}");
     assert!((number(&observed["low"])..=number(&observed["high"])).contains(&truth), "{truth} is not within {rates}");
-    // The exact count covers the whole time in which the filter filled up. The estimate covers only its current state, so it is higher.
+    // The exact count covers the whole time that the filter took to fill up. The estimate covers only its current state, so it is higher.
     assert!((1.0..3.5).contains(&(number(&rates["estimated"]) / truth)), "{truth} {rates}");
 
     // The alert on the rate would fire.
@@ -288,7 +288,7 @@ fn readiness_reports_what_the_worker_waits_for() {
     stranger.flush(LIMIT).expect("it is written");
     let mut worker = setup.start("a");
     let waits = address(&mut worker);
-    let body = wait_until("it says that it waits for one partition", LIMIT, || {
+    let body = wait_until("the worker reports that it waits for one partition", LIMIT, || {
         let (code, _, body) = ask(&waits, "/readyz");
         (code == 503 && body.contains("1 of 4 partitions")).then_some(body)
     });
@@ -297,6 +297,6 @@ fn readiness_reports_what_the_worker_waits_for() {
     let doing: Vec<_> = status["partitions"].as_array().expect("a list").iter().map(|partition| partition["state"].clone()).collect();
     assert_eq!(doing, ["running", "running", "rebuilding", "running"].map(Value::from));
     stranger.abort_transaction(LIMIT).expect("it is aborted");
-    wait_until("it is ready", LIMIT, || (ask(&waits, "/readyz").0 == 200).then_some(()));
+    wait_until("the worker is ready", LIMIT, || (ask(&waits, "/readyz").0 == 200).then_some(()));
     worker.drain();
 }

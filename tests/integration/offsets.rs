@@ -120,7 +120,7 @@ fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     let group = format!("kafka.group_id={}-heir", stream.setup.group());
     let mut worker = stream.setup.start_with("a", &[&group]);
     let heir = Group::new(broker(), &format!("{}-heir", stream.setup.group()), &stream.input, PARTITIONS);
-    wait_until("all is read", LIMIT, || {
+    wait_until("all records are read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         heir.has_read_all().then_some(())
     });
@@ -133,7 +133,7 @@ fn records_from_the_future_do_not_affect_a_group_without_offsets() {
         assert_eq!(ids.len(), after.len(), "a record was emitted twice");
     }
     let keys = |records: &[TestRecord]| records.iter().map(|record| record.key.clone()).collect::<BTreeSet<_>>();
-    assert_eq!(keys(&output.concat()), keys(&stream.records), "an unseen key did not come out");
+    assert_eq!(keys(&output.concat()), keys(&stream.records), "an unseen key was not emitted");
 }
 
 /// Reads half of the stream and then records from a new topic with the same name. The broker has deleted the group's offsets with the old

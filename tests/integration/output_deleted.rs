@@ -16,11 +16,11 @@ fn a_recreated_output_gets_all_uncommitted_records() {
     let before = stream.output();
     delete_topic(broker(), &stream.output);
     stream.produce(COUNT / 2..);
-    // The worker names the missing topic and is not ready until the topic exists again.
+    // The worker reports the missing topic and is not ready until the topic exists again.
     let sentence = format!("topic {:?} no longer exists; recreate it with 4 partitions", stream.output);
     worker.wait_for_log(&sentence, LIMIT);
     let address = address(&mut worker);
-    let body = wait_until("it is not ready", LIMIT, || {
+    let body = wait_until("the worker is not ready", LIMIT, || {
         let (status, _, body) = ask(&address, "/readyz");
         (status == 503).then_some(body)
     });
@@ -31,7 +31,7 @@ fn a_recreated_output_gets_all_uncommitted_records() {
     let rest: Vec<_> = stream.expected.iter().zip(&before).map(|(all, before)| all[before.len()..].to_vec()).collect();
     let total = rest.iter().map(Vec::len).sum();
     wait_for_output(broker(), &stream.output, total, PARTITIONS, LIMIT, &mut worker);
-    wait_until("it is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
+    wait_until("the worker is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
     worker.drain();
     assert_same(&rest, &stream.output());
     let first: Vec<_> = stream.expected.iter().zip(&before).map(|(all, before)| all[..before.len()].to_vec()).collect();

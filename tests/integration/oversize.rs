@@ -7,7 +7,7 @@ use crate::harness::{
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::time::Duration;
 
-/// The window covers all records, so that a worker without a checkpoint rebuilds its state exactly.
+/// The window covers all records, so a worker without a checkpoint rebuilds its state exactly.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// The limit of the output, which is about a hundred records of the feed.
 const LIMIT_BYTES: &str = "20000";

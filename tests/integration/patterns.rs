@@ -23,14 +23,14 @@ fn setup(base: &str) -> Setup {
     short_timeouts(setup)
 }
 
-/// Creates an input and its output, with one partition each. The output comes first, so that the worker never leaves out the input.
+/// Creates an input and its output, with one partition each. The output is created first. Otherwise, the worker could leave out the input.
 fn make(input: &str) {
     make_topic(broker(), &format!("{input}.unseen"), 1);
     make_topic(broker(), input, 1);
 }
 
 fn wait_until_read(setup: &Setup, worker: &mut Worker, input: &str, end: i64) {
-    wait_until("all is read", LIMIT, || {
+    wait_until("all records are read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         (committed_offset(broker(), setup.group(), input, 0) == Some(end)).then_some(())
     });

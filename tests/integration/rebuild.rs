@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(1200);
 
 fn key(number: u64) -> TestRecord {
     let partition = i32::try_from(number % 4).expect("a partition");
-    // The records span the window, so that every slice has its share.
+    // The records span the window, so every slice has its share.
     let timestamp = 1_700_000_000_000 + i64::try_from(number).expect("few") * 8;
     TestRecord { partition, key: Some(number.to_be_bytes().to_vec()), timestamp, ..TestRecord::default() }
 }

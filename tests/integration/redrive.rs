@@ -143,7 +143,7 @@ fn a_killed_redrive_continues() {
     }
 }
 
-/// A redrive stops before it commits, for example because its machine is suspended. Meanwhile, another redrive starts.
+/// A redrive stops before it commits, for example because its machine is suspended. While it is stopped, another redrive starts.
 #[test]
 fn a_second_redrive_fences_the_first() {
     let (dead, records) = (Dead::new("redrive-fenced"), records(1_500));

@@ -64,7 +64,7 @@ impl Case {
         TestRecord { partition, key, value: Some(format!("{{\"id\":\"{id}\"}}").into_bytes()), headers: Vec::new(), timestamp }
     }
 
-    /// Sends this number of records to each partition. `is_bad` returns `true` for the numbers of bad records. Each good record is sent
+    /// Sends `count` different records to each partition. `is_bad` returns `true` for the numbers of bad records. Each good record is sent
     /// twice.
     fn send(&mut self, count: usize, is_bad: impl Fn(usize) -> bool) {
         let mut records = Vec::new();

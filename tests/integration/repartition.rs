@@ -80,7 +80,7 @@ fn keys_in_two_partitions_are_reported() {
     let mut worker = setup.start("a");
     wait_until_read(&setup, &input, &mut worker);
     let log = worker.drain();
-    assert_eq!(log.matches("the same key arrived in two partitions").count(), 1, "it is logged once");
+    assert_eq!(log.matches("the same key arrived in two partitions").count(), 1, "the warning is logged once");
     // The worker samples one key in 1,024. Each sampled key has two duplicates in other partitions, which both count.
     let cross_partition_keys = logged(&log, "cross_partition_keys");
     assert!(
@@ -89,8 +89,8 @@ fn keys_in_two_partitions_are_reported() {
     );
 }
 
-/// The repartition topic keeps its partitions, so that no key moves, regardless of which member notices the new partitions of the input
-/// first.
+/// The repartition topic keeps its number of partitions, so no key moves. The result does not depend on which member first notices the new
+/// partitions of the input.
 #[test]
 fn adding_partitions_to_the_input_moves_no_key() {
     let (input, output) = (topic(broker(), "spread-in", 2), topic(broker(), "spread-out", 4));
@@ -98,7 +98,7 @@ fn adding_partitions_to_the_input_moves_no_key() {
     let (first, rest): (Vec<_>, Vec<_>) = records().into_iter().partition(|record| record.partition < 2);
     produce(broker(), &input, &first);
     let out = || read_committed(broker(), &output, PARTITIONS).concat();
-    // There are more members than new partitions, so that some members get none.
+    // There are more members than new partitions, so some members do not get a new partition.
     let mut workers: Vec<_> = ["a", "b", "c"].iter().map(|name| setup.start(name)).collect();
     wait_until("a part of the keys is emitted", LIMIT, || {
         assert!(workers.iter_mut().all(Worker::runs), "a worker has ended");
@@ -110,7 +110,7 @@ fn adding_partitions_to_the_input_moves_no_key() {
     wait_until("every key is emitted", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
     // Produces each key again. A member that lacks its state would emit the keys again.
     produce(broker(), &input, &rest);
-    wait_until("all is read again", LIMIT, || {
+    wait_until("all records are read again", LIMIT, || {
         let end = 2 * rest.iter().filter(|record| record.partition == 3).count();
         (committed_offset(broker(), setup.group(), &input, 3) == i64::try_from(end).ok()).then_some(())
     });
@@ -120,7 +120,7 @@ fn adding_partitions_to_the_input_moves_no_key() {
     let between = format!("{}-{input}-repartition", setup.group());
     let mut worker = setup.start("a");
     for partition in 0..2 {
-        wait_until("the topic in between is read", LIMIT, || {
+        wait_until("the repartition topic is read", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             let read = committed_offset(broker(), setup.group(), &between, partition)?;
             let records = read_committed(broker(), &between, 2)[usize::try_from(partition).expect("a partition")].len();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const RECORDS: usize = 40_000;
 
-/// A stream in which some records have headers like the worker's own, as if another worker had written them.
+/// A stream of records. Some have headers like the worker's own, as if another worker had written them.
 fn with_headers_of_another(hint: &str) -> Stream {
     let mut records = News { count: RECORDS, ..News::default() }.records();
     for record in records.iter_mut().step_by(7) {
@@ -21,7 +21,7 @@ fn with_headers_of_another(hint: &str) -> Stream {
 fn explained(stream: &Stream) -> Vec<Vec<(TestRecord, bool)>> {
     let by_partition = by_partition(stream.records.iter().cloned(), PARTITIONS);
     let each = |(partition, (records, unseen)): (usize, (Vec<TestRecord>, &Vec<TestRecord>))| {
-        // The window has four slices of an hour. It is longer than the stream, so no key is forgotten.
+        // The window has four slices of an hour and is longer than the stream, so no key is forgotten.
         let (mut unseen, mut stream_time, mut since) = (unseen.iter().peekable(), 0, HashMap::new());
         let explain = |(offset, mut record): (usize, TestRecord)| {
             stream_time = record.timestamp.max(stream_time);

@@ -50,7 +50,7 @@ fn entries_keep_their_keys_through_kills_and_a_lost_disk() {
         produce(broker(), &input, second);
         let mut worker = setup.start("a");
         let end = i64::try_from(records.len()).expect("few");
-        wait_until("all is read", LIMIT, || {
+        wait_until("all records are read", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (committed_offset(broker(), setup.group(), &input, 0) == Some(end)).then_some(())
         });
@@ -63,7 +63,7 @@ fn entries_keep_their_keys_through_kills_and_a_lost_disk() {
         let of_type = |kind: &[u8], records: &[TestRecord]| -> Vec<TestRecord> {
             records.iter().filter(|record| record.headers[0].1.as_deref() == Some(kind)).cloned().collect()
         };
-        wait_until("all is emitted", LIMIT, || {
+        wait_until("all records are emitted", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (read_committed(broker(), &output, 1)[0].len() >= all.len()).then_some(())
         });

@@ -1,4 +1,4 @@
-//! Promise: a worker works with TLS and SASL, with no more permissions than documented. Errors name the cause and show no secret.
+//! Promise: a worker works with TLS and SASL, with only the documented permissions. Errors explain the cause and do not show secrets.
 
 use crate::harness::{PATIENCE, Right, SecureBroker, Setup, grant, produce, secure_broker, topic, unique, unseen, wait_until};
 use crate::stream::Stream;
@@ -20,7 +20,7 @@ struct Way<'a> {
     protocol: &'a str,
     /// The SASL mechanism, or an empty text with `ssl`.
     mechanism: &'a str,
-    /// Properties that replace those of scripts/kafka. By default, the password is `${file:...}`.
+    /// Properties that override the properties from scripts/kafka. By default, the password is `${file:...}`.
     instead: &'a [(&'a str, &'a str)],
 }
 
@@ -90,7 +90,7 @@ pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
         rights.extend(if lacking == Some(need) { instead } else { Some(right) });
     }
     grant(&stream.broker, user, &rights);
-    wait_until("the rights reach the broker, and what is lacking is reported", PATIENCE, || {
+    wait_until("the broker applies the permissions, and missing permissions are reported", PATIENCE, || {
         let (code, _, stderr) = stream.setup.check_with("rights", &[]);
         let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with("connecting to ")).collect();
         match lacking {
@@ -318,7 +318,7 @@ fn openssl(args: &[&str], input: &[u8]) -> String {
     String::from_utf8(child.wait_with_output().expect("it ends").stdout).expect("ASCII")
 }
 
-/// The forms in which a password could appear: by itself and encoded as PLAIN sends it.
+/// The possible forms of a password in an output: as text, in base64, and encoded as PLAIN sends it.
 fn forms(password: &str) -> Vec<String> {
     let base64 = |text: &str| openssl(&["base64", "-A"], text.as_bytes());
     vec![password.to_owned(), base64(password), base64(&format!("\0unseen\0{password}"))]

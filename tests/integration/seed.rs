@@ -108,7 +108,7 @@ fn seeded_keys_are_not_emitted() {
         stream.produce(..LIVE / 3);
         stream.wait_until_read(LIVE / 3, &mut worker);
         refused(seeded.seed(""), "has members");
-        // The explanation of a duplicate names the seed.
+        // The explanation of a duplicate refers to the seed.
         let is_known =
             |record: &&TestRecord| !stream.expected.concat().contains(record) && seeded.seeds.iter().any(|seed| seed.key == record.key);
         let repeat = stream.records[..LIVE / 3].iter().find(is_known).expect("there are repeats of seeds");
@@ -147,8 +147,8 @@ fn seed_is_written_completely_or_not_at_all() {
     }
 }
 
-/// A group that was started too early and found nothing to read leaves checkpoints without the seed. Its offsets and its changelog were
-/// deleted since then, but its state directory was not.
+/// A group that was started too early and found nothing to read leaves checkpoints without the seed. Later, its offsets and its changelog
+/// were deleted, but its state directory was not.
 #[test]
 fn checkpoint_from_before_the_seed_does_not_hide_seeded_keys() {
     let seeded = Seeded::new("seed-early", AGING);
@@ -271,7 +271,7 @@ fn topics_of_a_space_start_together_and_at_their_ends() {
     assert_eq!(rows.come_out(0, 0), [""; 0]);
 }
 
-/// The JSON lines contain the record key, by which producers choose the partition.
+/// The JSON lines contain the record key, which determines the partition that producers choose.
 #[test]
 fn json_lines_go_to_the_partitions_that_producers_choose() {
     let lines = "space = \"ids\"\nkey = [{ record = \"key\" }, { field = \"/id\" }]\nwindow = \"1h\"\n".to_owned() + EXACT;

@@ -77,7 +77,7 @@ fn answers_match_the_committed_stream() {
     worker.drain();
 }
 
-/// The brokers become unavailable and return. Meanwhile, a server does not exceed its limit on the age of answers.
+/// The brokers become unavailable and return. During the outage, a server does not exceed its limit on the age of answers.
 #[test]
 fn server_reports_unavailable_brokers_and_resumes() {
     let mut own = OwnBroker::start();
@@ -184,7 +184,7 @@ fn misbehaving_clients_do_not_delay_others() {
     }
     let name = format!("news:{{{}}}", "x".repeat(2000));
     assert!(matches!(known.ask(&["BF.EXISTS", &name, "x"]), Reply::Error(text) if text.contains("at most 1024 bytes")));
-    // Garbage closes only the connection on which it arrives.
+    // Garbage closes only its own connection.
     let mut garbage = Asker::connect(&address);
     garbage.send(b"*1\r\n:7\r\n");
     assert!(matches!(garbage.reply(), Reply::Error(text) if text.starts_with("ERR Protocol error")));
@@ -227,7 +227,7 @@ fn misbehaving_clients_do_not_delay_others() {
 
 /// Waits until the space answers queries, with the password.
 fn wait_until_fresh_with(address: &str) {
-    wait_until("the space can be asked", LIMIT, || {
+    wait_until("the space answers queries", LIMIT, || {
         let mut asker = Asker::connect(address);
         asker.ask(&["AUTH", "secret"]);
         matches!(asker.ask(&["BF.EXISTS", "news:{1}", "n-1"]), Reply::Integer(_)).then_some(())
@@ -241,7 +241,7 @@ fn a_server_with_another_configuration_does_not_answer() {
     stream.begin(1000);
     for other in ["topics.0.window=33m", "topics.0.hash={ siphash = \"00112233445566778899aabbccddeeff\" }"] {
         let (server, address, _): (Worker, _, _) = stream.setup.serve("s", &[other]);
-        wait_until("it says so", LIMIT, || match Asker::connect(&address).ask(&["BF.EXISTS", "news:{1}", "n-1"]) {
+        wait_until("the server reports the difference", LIMIT, || match Asker::connect(&address).ask(&["BF.EXISTS", "news:{1}", "n-1"]) {
             Reply::Error(text) if text.starts_with("LOADING") => None,
             Reply::Error(text) => {
                 assert!(text.contains("use the same configuration file for both"), "{text}");

@@ -52,7 +52,7 @@ fn error(asker: &mut Asker, command: &[&str]) -> String {
 }
 
 /// Several clients of two servers write the same items: in pipelines, in commands with many items, and in transactions. A worker is killed
-/// meanwhile.
+/// during the writes.
 #[test]
 fn keys_written_by_clients_are_emitted_once() {
     let (setup, outputs) = setup(broker(), &[("orders", ORDERS), ("sessions", SESSIONS), ("fields", FIELDS)]);
@@ -113,7 +113,7 @@ fn keys_written_by_clients_are_emitted_once() {
 
     let mut worker = setup.start("b");
     wait_for_output(broker(), &outputs[0], ITEMS, PARTITIONS, LIMIT, &mut worker);
-    // A key of two parts, for which unseen chooses the partition.
+    // A key of two parts. unseen chooses the partition of its record.
     let mut second = Asker::connect(&servers[1].1);
     assert_eq!(number(&mut second, &["BF.ADD", "sessions:{u1}", "login"]), 1);
     assert_eq!(number(&mut first, &["BF.EXISTS", "orders", "never"]), 0);
@@ -124,7 +124,7 @@ fn keys_written_by_clients_are_emitted_once() {
     wait_until("the key of two parts is seen", LIMIT, || (number(&mut first, &["BF.EXISTS", "sessions:{u1}", "login"]) == 1).then_some(()));
     // A retracted key can be emitted again.
     assert_eq!(number(&mut second, &["CF.DEL", "orders", "o-1"]), 1);
-    wait_until("it is forgotten", LIMIT, || (number(&mut second, &["CF.EXISTS", "orders", "o-1"]) == 0).then_some(()));
+    wait_until("the key is forgotten", LIMIT, || (number(&mut second, &["CF.EXISTS", "orders", "o-1"]) == 0).then_some(()));
     assert_eq!(number(&mut second, &["CF.ADD", "orders", "o-1"]), 1);
     wait_for_output(broker(), &outputs[0], ITEMS + 1, PARTITIONS, LIMIT, &mut worker);
     worker.drain();
@@ -196,8 +196,8 @@ fn a_write_without_brokers_is_an_error() {
     server.drain();
 }
 
-/// A server that is told to stop waits until the brokers acknowledge its writes, including those of disconnected clients. After
-/// `worker.shutdown_timeout`, it logs the number of unacknowledged writes.
+/// After SIGTERM, a server waits until the brokers acknowledge its writes, including the writes of disconnected clients. After
+/// `worker.shutdown_timeout`, the server logs the number of unacknowledged writes.
 #[test]
 fn a_stopped_server_finishes_its_writes() {
     let mut own = OwnBroker::start();
@@ -256,7 +256,7 @@ fn keys_are_found_after_partitions_are_added() {
     let command = |name: &str, items: &[String]| [name, "orders"].into_iter().map(str::to_owned).chain(items.iter().cloned()).collect();
     let all = |number| Reply::Array(vec![Reply::Integer(number); 200]);
     let are_seen = |asker: &mut Asker, items: &[String]| {
-        wait_until("all of them are seen", LIMIT, || (asker.ask_all(&[command("BF.MEXISTS", items)]) == [all(1)]).then_some(()));
+        wait_until("all keys are seen", LIMIT, || (asker.ask_all(&[command("BF.MEXISTS", items)]) == [all(1)]).then_some(()));
     };
     assert_eq!(asker.ask_all(&[command("BF.MADD", &items("before"))]), [all(1)]);
     are_seen(&mut asker, &items("before"));

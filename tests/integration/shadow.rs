@@ -25,7 +25,7 @@ fn shadow_writes_nothing_and_its_keys_stay_seen() {
         i64::try_from(records.count()).expect("few")
     };
     for partition in 0..4 {
-        wait_until("the shadow has read all", LIMIT, || {
+        wait_until("the shadow has read all records", LIMIT, || {
             assert!(shadow.runs(), "the shadow ended");
             (committed_offset(broker(), stream.setup.group(), &stream.input, partition) >= Some(ends(partition))).then_some(())
         });
@@ -36,7 +36,7 @@ fn shadow_writes_nothing_and_its_keys_stay_seen() {
         assert_same(&vec![Vec::new(); PARTITIONS], &read_committed(broker(), name, PARTITIONS));
     }
 
-    // Uses another state directory, so that the seen keys come from the changelog.
+    // Uses another state directory, to get the seen keys from the changelog.
     let output = format!("topics[0].output={}", stream.output);
     let of_shadow = stream.oracle.expected(&stream.records[..HALF], PARTITIONS);
     for (expected, of_shadow) in stream.expected.iter_mut().zip(of_shadow) {

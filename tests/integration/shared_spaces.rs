@@ -43,7 +43,7 @@ impl Two {
 
     fn wait_until_read(&self, ends: [i64; 2], worker: &mut Worker) {
         for (input, end) in self.inputs.iter().zip(ends) {
-            wait_until("all is read", LIMIT, || {
+            wait_until("all records are read", LIMIT, || {
                 assert!(worker.runs(), "the worker has ended");
                 (committed_offset(broker(), self.setup.group(), input, 0) == Some(end)).then_some(())
             });
@@ -129,7 +129,7 @@ fn aborted_transactions_keep_the_order_of_both_topics() {
     let before = digests(&state);
     two.lose_state();
     let worker = two.setup.start_with("a", &["state.cold_start=fail"]);
-    wait_until("both are restored", LIMIT, || (worker.log().matches("partition restored").count() == 2).then_some(()));
+    wait_until("both partitions are restored", LIMIT, || (worker.log().matches("partition restored").count() == 2).then_some(()));
     worker.drain();
     assert_eq!(digests(&state), before, "what was rebuilt is not what was lost");
 }

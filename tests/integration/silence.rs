@@ -1,5 +1,5 @@
-//! Promise: a worker is ready while it works. It is not ready and reports the reason if its brokers are unavailable, its session has ended,
-//! it cannot commit, or a thread hangs.
+//! Promise: a worker is ready while it works. If its brokers are unavailable, its session has ended, it cannot commit, or a thread hangs,
+//! the worker is not ready and reports the reason.
 
 use crate::harness::{OwnBroker, Setup, TestRecord, broker, produce, topic, wait_for_output, wait_until};
 use crate::observed::{address, ask, metric};
@@ -37,7 +37,7 @@ fn an_unresponsive_broker_is_reported() {
     wait_until("an idle worker has contact with its brokers", LIMIT, || (metric(&address, contact) > before + 5.0).then_some(()));
     assert_eq!(ask(&address, "/readyz").0, 200);
     broker.pause();
-    let lost = wait_until("its partitions are lost", LIMIT, || Some(status(&address)).filter(|status| status["partitions"] == json!([])));
+    let lost = wait_until("the partitions are lost", LIMIT, || Some(status(&address)).filter(|status| status["partitions"] == json!([])));
     assert_eq!(lost["state"], "connecting", "{}", lost["reason"]);
     assert!(lost["reason"].as_str().is_some_and(|reason| reason.starts_with("0 of 1 workers have joined the group")), "{lost}");
     wait_until_not_ready(&address, "no broker has answered for ");
@@ -45,7 +45,7 @@ fn an_unresponsive_broker_is_reported() {
     // The worker counts as live, because a restart would not help.
     assert_eq!(ask(&address, "/livez").0, 200);
     broker.resume();
-    wait_until("it is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
+    wait_until("the worker is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
     stream.produce(RECORDS / 2..);
     stream.check(worker);
 }
@@ -80,7 +80,7 @@ fn member_is_ready_again_after_its_blocked_partition_has_moved() {
     let mut first = setup.start_armed("a", &[&name("a")], &faults.join(","));
     let address = address(&mut first);
     let mut sent = 0;
-    wait_until("nothing of partition 1 can be committed", LIMIT, || {
+    wait_until("no record of partition 1 can be committed", LIMIT, || {
         let record = TestRecord { partition: 1, key: Some(format!("{sent}").into_bytes()), timestamp: 1, ..TestRecord::default() };
         produce(broker(), &input, [record]);
         sent += 1;

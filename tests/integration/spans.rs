@@ -70,7 +70,7 @@ fn spans_reach_a_collector() {
     }
 }
 
-/// A listener that no longer accepts connections, so that connecting to it hangs.
+/// A listener that no longer accepts connections. Connecting to it hangs.
 fn unreachable() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -97,5 +97,5 @@ fn unreachable_collector_does_not_delay_the_worker() {
     wait_for_output(broker(), &output, 100, PARTITIONS, LIMIT, &mut worker);
     worker.sigterm();
     // Without a limit, the system would try to connect for two minutes.
-    assert!(worker.wait(Duration::from_secs(30)).success(), "it ended badly");
+    assert!(worker.wait(Duration::from_secs(30)).success(), "the worker exited with an error");
 }

@@ -1,4 +1,4 @@
-//! Records, half of which are duplicates, and their exact output. Most tests start from these records.
+//! Records and their exact output. Half of the records are duplicates. Most tests start from these records.
 
 use crate::harness::{
     Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, committed_offset, produce, read_committed, topic, wait_for_output,
@@ -11,7 +11,7 @@ pub const PARTITIONS: usize = 4;
 /// The timeout of all waits, long enough for all disturbances on a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
-/// Properties with which a group soon notices a killed member.
+/// Properties that make a group notice a killed member soon.
 pub const SHORT_SESSION: &str = "\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"";
 
 /// Makes the brokers end the session and the transaction of a killed worker after a few seconds. A worker with the same state directory
@@ -44,7 +44,7 @@ impl Stream {
         Self::of(broker, hint, News { count, ..News::default() }.records(), Duration::from_secs(24 * 3600))
     }
 
-    /// A stream of these records. The record key of each record must be the key by which the worker deduplicates.
+    /// A stream of these records. The record key of each record must be the worker's deduplication key.
     pub fn of(broker: &str, hint: &str, records: Vec<TestRecord>, window: Duration) -> Self {
         let output = topic(broker, &format!("{hint}-out"), 4);
         Self::into(broker, hint, output, records, window)

@@ -80,7 +80,7 @@ fn keys_without_a_time_survive_a_lost_disk() {
     produce(broker(), &input, &untimed);
     let mut worker = setup.start("a");
     let read = |worker: &mut Worker, end: i64| {
-        wait_until("all is read", LIMIT, || {
+        wait_until("all records are read", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (committed_offset(broker(), setup.group(), &input, 0) == Some(end)).then_some(())
         });
@@ -120,7 +120,7 @@ fn records_at_the_epoch_are_emitted_with_a_time_of_one_millisecond() {
         std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
         assert_eq!(produce_raw(broker(), &input, &sent), 0);
         let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
-        wait_until("all is read", LIMIT, || {
+        wait_until("all records are read", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (committed_offset(broker(), setup.group(), &input, 0) == Some(20)).then_some(())
         });

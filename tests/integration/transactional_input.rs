@@ -26,7 +26,7 @@ fn begin(producer: &BaseProducer, topic: &str, partition: i32, keys: std::ops::R
 }
 
 fn wait_until_nothing_lags(group: &Group, worker: &mut Worker) {
-    wait_until("nothing is left that is not committed", LIMIT, || {
+    wait_until("no uncommitted record is left", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         group.has_read_all().then_some(())
     });
@@ -94,7 +94,7 @@ fn an_open_transaction_is_reported() {
     let producer = producer(broker(), &input);
     let mut worker = setup.start("a");
     let address = address(&mut worker);
-    wait_until("it has begun", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
+    wait_until("the worker is ready", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
     begin(&producer, &input, 1, 0..5);
     let record = TestRecord { partition: 0, key: Some(b"a".to_vec()), timestamp: 1_700_000_000_000, ..TestRecord::default() };
     produce(broker(), &input, [record]);
@@ -104,7 +104,7 @@ fn an_open_transaction_is_reported() {
     let line = log.lines().find(|line| line.contains("an open transaction of a producer blocks this partition")).expect("a line");
     assert!(line.contains(&named) && !line.contains(&format!("{input}[0]")), "{line}");
     // Reports are published once per second.
-    let body = wait_until("the probe names it", LIMIT, || {
+    let body = wait_until("the probe reports the open transaction", LIMIT, || {
         let (code, _, body) = ask(&address, "/readyz");
         assert!(code == 200, "{body}");
         body.contains(&named).then_some(body)

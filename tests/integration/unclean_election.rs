@@ -9,7 +9,7 @@ use std::time::Duration;
 const RECORDS: usize = 30_000;
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// A stream whose input has replicas only on the first two brokers, so that one of them can lose records.
+/// A stream whose input has replicas only on the first two brokers, so one of them can lose records.
 fn stream(address: &str, hint: &str) -> Stream {
     let input = topic_on(address, hint, &[1, 2], &[("min.insync.replicas", "1"), ("unclean.leader.election.enable", "true")]);
     let output = topic(address, &format!("{hint}-out"), 4);

@@ -42,7 +42,7 @@ fn a_worker_frozen_past_its_session_cannot_write() {
     heir.wait_for_log("partition restored", LIMIT);
     zombie.sigstop();
     let all = |log: &str| (0..4).all(|partition| log.contains(&format!("{}[{partition}]", stream.input)));
-    wait_until("the heir has all partitions", LIMIT, || all(&heir.log()).then_some(()));
+    wait_until("the new owner has all partitions", LIMIT, || all(&heir.log()).then_some(()));
     zombie.sigcont();
     zombie.wait_for_log("lost=true", LIMIT);
     feed.join();
@@ -61,7 +61,7 @@ fn one_of_two_processes_with_a_copied_state_directory_stops() {
     std::fs::copy(original.join("instance"), copy.join("instance")).expect("its id can be copied");
     let feed = stream.feed(10);
     let mut both = ["a", "b"].map(|name| stream.setup.start(name));
-    let ended = wait_until("one of them ends", LIMIT, || both.iter_mut().position(|worker| !worker.runs()));
+    let ended = wait_until("one process exits", LIMIT, || both.iter_mut().position(|worker| !worker.runs()));
     let [a, b] = both;
     let (ended, other) = if ended == 0 { (a, b) } else { (b, a) };
     let log = ended.fails(1);
@@ -110,8 +110,8 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
     }
 }
 
-/// A network can deliver a request long after its client has closed the connection and repeated the request. By then, the same producer may
-/// have started its next transaction.
+/// A network can deliver a request long after its client has closed the connection and repeated the request. When the request arrives, the
+/// same producer may have started its next transaction.
 #[test]
 fn delayed_end_of_a_transaction_does_not_end_the_next_one() {
     let own = OwnBroker::start();
@@ -129,7 +129,7 @@ fn delayed_end_of_a_transaction_does_not_end_the_next_one() {
     // The first commit is the commit of the start position. The third commit never ends.
     let mut worker = setup.start_armed("a", &[&servers], "commit.begin:3:hang");
     let wait_until_read = |end| {
-        wait_until("all is read", LIMIT, || (committed_offset(broker, setup.group(), &input, 0) == Some(end)).then_some(()));
+        wait_until("all records are read", LIMIT, || (committed_offset(broker, setup.group(), &input, 0) == Some(end)).then_some(()));
     };
     wait_until_read(0);
     own.way().hold_end();

@@ -149,7 +149,7 @@ func (c *control) heal(http.ResponseWriter, *http.Request) {
 	c.healed = make(chan struct{})
 }
 
-// Registers schemas with chosen ids, so that the ids in recorded frames are valid.
+// Registers schemas with chosen ids, to make the ids in recorded frames valid.
 func (c *control) seed(w http.ResponseWriter, r *http.Request) {
 	var schemas []sr.SubjectSchema
 	if err := json.NewDecoder(io.LimitReader(r.Body, bodyMax)).Decode(&schemas); err != nil {

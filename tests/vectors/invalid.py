@@ -1,7 +1,7 @@
 """Records that do not match their schema, and invalid frames, written by hand according to the specifications.
 
-Each names the decoders that reject it. If none does, the specification rejects it, or a reader needs its own limit. Truncated records
-are not included, because a test makes them from valid ones.
+Each record lists the decoders that reject it. If no decoder rejects a record, the specification rejects it, or a reader needs its own
+limit. Truncated records are not included, because a test makes them from valid ones.
 """
 
 import io
@@ -135,7 +135,7 @@ def refusals(tries):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 read()
-        except Exception as error:  # noqa: BLE001 - whatever a decoder says no with
+        except Exception as error:  # noqa: BLE001 - a decoder may reject with any exception
             words = f"{type(error).__name__}: {error}".strip(": ")
             out[name] = words.split(" from <")[0]  # what follows is the address of an object
     return out

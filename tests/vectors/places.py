@@ -1,4 +1,4 @@
-"""Records with many fields, and the ids at many places in them, so that a reader has to skip other fields.
+"""Records with many fields, and the ids at many places in them, to make a reader skip other fields.
 
 fastavro and protobuf encode the records. An id is the value that their decoders return at the place. Places contain indexes of arrays
 and keys of maps.

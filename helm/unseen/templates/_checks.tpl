@@ -1,6 +1,6 @@
 {{/*
 Mistakes that the schema of the values cannot detect: one per line, each with its path. Without this check, they would appear only in the
-log of a pod that cannot start. `helm lint` ignores the failure, so that the chart can be linted without values.
+log of a pod that cannot start. `helm lint` ignores the failure, so the chart can be linted without values.
 */}}
 {{- define "unseen.faults" -}}
 {{- $config := .Values.config }}

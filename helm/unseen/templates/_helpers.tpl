@@ -136,7 +136,7 @@ the contents of `extraEnvFrom`.
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- /* OpenShift assigns user and group ids and rejects those of the image. Other ids stay, because the user has set them. */}}
+{{- /* OpenShift assigns user and group ids and rejects the image's ids. Other ids stay, because the user has set them. */}}
 {{- $security := .Values.podSecurityContext }}
 {{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}
 {{- range list "runAsUser" "runAsGroup" "fsGroup" }}

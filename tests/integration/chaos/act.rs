@@ -10,11 +10,11 @@ use std::time::Duration;
 
 /// Maximum time to wait until the worker passes an armed fault point. The point stays armed after that time.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Time for which two processes with one name may compete.
+/// Maximum time that two processes with one name compete.
 const FIGHT: Duration = Duration::from_secs(8);
 /// The final number of partitions of an input.
 const MORE_PARTITIONS: u32 = 6;
-/// The number of records by which the group's offset exceeds the end of a log that seems to be truncated.
+/// Number of offsets between the end of a log that seems to be truncated and the group's offset.
 const GONE: i64 = 1_000;
 /// The number of records that a worker should commit during a fault.
 const SOME: usize = 1_000;
@@ -161,7 +161,7 @@ impl Stage<'_> {
     fn stop(&mut self, at: usize, time: Duration) {
         let Some(mut worker) = self.members[at].worker.take() else { return };
         if !worker.runs() {
-            // Puts the worker back, so that other steps can find it.
+            // Puts the worker back for other steps.
             self.members[at].worker = Some(worker);
             return;
         }
@@ -227,8 +227,8 @@ impl Stage<'_> {
             assert!(log.contains("the log was truncated"), "{name} did not log that the log was truncated");
             move_offset(&broker, &group, &self.stream.input, partition, offset);
         }
-        // Starts one member alone, so that it owns the partition. The other members start after the first has committed the offset at which
-        // it continues.
+        // Starts one member alone, to make it the owner of the partition. The other members start after the first has committed the log's
+        // end, where it continues.
         running.retain(|&other| other != at);
         self.start(at, "");
         self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));

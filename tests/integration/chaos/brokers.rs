@@ -7,7 +7,7 @@ use crate::harness::{delete_topics, elect_first_replicas, move_leaders};
 use std::time::{Duration, Instant};
 
 impl Stage<'_> {
-    /// Begins the fault of one broker. It ends after `time`, while the plan continues.
+    /// Begins a fault of one broker. The fault ends after `time`, while the plan continues.
     pub fn begin_ailment(&mut self, ailment: Ailment, number: usize, time: Duration) {
         self.wait_until_whole();
         let Some(broker) = &mut self.broker else { return };
@@ -55,13 +55,13 @@ impl Stage<'_> {
     pub fn move_leaders(&mut self) {
         self.wait_until_whole();
         let address = self.stream.broker.clone();
-        self.wait("the replicas change places", |_| move_leaders(&address));
+        self.wait("the order of the replicas changes", |_| move_leaders(&address));
         self.wait("leaders move", |_| elect_first_replicas(&address));
         self.story.tell("all leaders have moved");
     }
 
-    /// Deletes the topics of a plan that succeeded, so that the next plan runs on a small cluster. Panics if a topic has too few replicas.
-    /// This also checks the topics that the worker has created itself.
+    /// Deletes the topics of a plan that succeeded, to keep the cluster small for the next plan. Panics if a topic has too few replicas,
+    /// including the topics that the worker has created itself.
     pub fn delete_topics(&mut self) {
         let replicas = self.conditions.brokers;
         if replicas > 1 {

@@ -40,7 +40,7 @@ const SMALL_CLUSTER: Bounds = Bounds { records: 10_000, faults: 2, brokers: 3 };
 struct Sum {
     exact: usize,
     failed: Vec<u64>,
-    /// Plans in which the only broker lost the end of a transaction.
+    /// Seeds of plans whose only broker lost the end of a transaction.
     void: Vec<u64>,
     counts: Counts,
 }
@@ -76,7 +76,7 @@ impl Sum {
             eprintln!("seed {seed}: {}: void: Kafka was killed, and {lost}", story.counts());
         } else if let Err(panic) = &outcome {
             let reason = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-            let reason = reason.unwrap_or("it panicked");
+            let reason = reason.unwrap_or("the plan panicked");
             story.tell(reason);
             self.failed.push(seed);
             eprintln!("seed {seed}: {}: FAILED: {reason}\n{}\nkept in {}", story.counts(), story.text(), dir.display());
@@ -175,7 +175,7 @@ fn page_and_plans_have_the_same_rows() {
     assert!(missing.len() <= all.len() / 80, "{} of {} pairs are not in a series: {missing:?}", missing.len(), all.len());
     let two: Vec<_> = (SERIES..3 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
     let missing: Vec<_> = meetings(&more).difference(&meetings(&two)).copied().collect();
-    assert!(missing.len() <= meetings(&more).len() / 10, "{} options meet no such fault in two series: {missing:?}", missing.len());
+    assert!(missing.len() <= meetings(&more).len() / 10, "two series lack {} pairs of an option and a fault: {missing:?}", missing.len());
     // The output of each plan can be judged, either in order or by keys.
     for plan in more.iter().chain(&cluster) {
         let options = &plan.conditions.options;

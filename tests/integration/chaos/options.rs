@@ -11,7 +11,7 @@ use unseen::filter::{Kind, Size};
 /// The number of consecutive seeds that cover nearly all allowed pairs of choices.
 pub const SERIES: u64 = 64;
 
-/// The header value with which a record retracts its key.
+/// The header value of a record that retracts its key.
 pub const RETRACTS: &str = "yes";
 
 /// A filter choice: a kind, with or without `confirm`.
@@ -41,7 +41,7 @@ impl Filter {
     }
 }
 
-/// All filters in this order: those that keep the window, those that are confirmed, and the others.
+/// All filters in this order: filters that keep the window, confirmed filters, and the others.
 pub static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     let (keep_window, others): (Vec<Kind>, Vec<Kind>) = Kind::ALL.iter().partition(|kind| kind.properties().keeps_window);
     let confirmed = keep_window.clone().into_iter().filter(|kind| !kind.is_on_disk()).map(|kind| Filter::new(kind, true));
@@ -147,7 +147,7 @@ impl Options {
     fn series(seed: u64) -> Vec<Self> {
         let mut random = SplitMix(seed);
         let mut had = BTreeSet::new();
-        // Discards the first draw, so that plans that were reported by their seeds stay the same.
+        // Discards the first draw. Otherwise, plans that were reported by their seeds would change.
         Self::any(&mut random);
         let mut next = || {
             let candidates: Vec<_> = (0..20).map(|_| Self::any(&mut random)).collect();

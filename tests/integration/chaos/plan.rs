@@ -1,6 +1,6 @@
 //! A plan, drawn from a seed: a configuration and faults over a stream.
 //!
-//! As text, a plan has one line for the configuration and one line per fault, so that a failing plan can be reduced by deleting lines.
+//! As text, a plan has one line for the configuration and one line per fault. To reduce a failing plan, delete lines.
 
 use super::options::{Change, EVENT_TIMES, ON_CHANGE, Options};
 use super::truth::ServerFilter;
@@ -41,7 +41,7 @@ pub struct Step {
     pub at: usize,
     /// True if these records must also be committed before the fault.
     pub read: bool,
-    /// An additional delay, so that the fault can hit any part of a transaction.
+    /// An additional delay, to let the fault hit any part of a transaction.
     pub delay_ms: u64,
     /// The index of the affected member among the running ones, modulo their number.
     pub who: usize,
@@ -163,8 +163,8 @@ impl Plan {
         let step = |number| {
             let mut fault = Fault::draw(&conditions, members, broker, &mut random);
             for _ in 0..8 {
-                // Draws again if the plan already has this kind of fault, so that rare kinds are about as likely as frequent kinds. Also
-                // draws again if the fault weakens promises that the plan should keep.
+                // Draws again if the plan already has this kind of fault, to make rare kinds about as likely as frequent kinds. Also draws
+                // again if the fault weakens promises that the plan should keep.
                 let is_welcome = !had.contains(fault.name()) && (keeps_little || !fault.weakens(&conditions.options));
                 if is_welcome {
                     break;
@@ -372,7 +372,7 @@ impl Harm {
     }
 }
 
-/// Draws a fault point. For some points, also arms an earlier step that fails, so that the worker reaches the point.
+/// Draws a fault point. For some points, also arms an earlier step that fails, to make the worker reach the point.
 fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> String {
     // With a changelog, no partition warms up. Without a changelog, no partition is rebuilt.
     let has_changelog = conditions.options.has("state.changelog = true");

@@ -15,14 +15,14 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The number of keys that occur in no record, to count false positives.
+/// The number of keys that do not occur in any record, to count false positives.
 const STRANGERS: usize = 3_000;
 /// Maximum time to wait until no transaction is in doubt. After that, the test skips recording what is committed.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two queries.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Pause after a query that the server answers with 503. It is short, because the first answer comes right after the server has read the
-/// changelogs.
+/// Pause after a query that the server answers with 503. The pause is short, because the first answer comes right after the server has read
+/// the changelogs.
 const SHORTLY: Duration = Duration::from_millis(20);
 
 pub struct Server {
@@ -152,7 +152,7 @@ impl Stage<'_> {
     }
 
     fn renew_server(&mut self) {
-        self.story.tell("the server is told to end, for the workers have another file");
+        self.story.tell("the server gets SIGTERM, because the workers have another configuration file");
         if let Some(process) = self.server.as_mut().and_then(|server| server.process.take()) {
             process.drain();
         }
@@ -234,7 +234,7 @@ impl Stage<'_> {
             sights(stage) > before
         });
         let now = now_ms();
-        self.wait("the server knows all", |stage| {
+        self.wait("the server has caught up", |stage| {
             let (_, body) = http(stage.watched(), "GET /api/v1/spaces", "");
             if body.contains("use the same configuration file for both") {
                 stage.renew_server();
@@ -253,7 +253,7 @@ impl Stage<'_> {
         let (last, _) = server.answers.last().expect("it was just asked");
         assert!(last.as_of_ms >= now, "an answer is older than the one before");
         let same = last.seen.iter().zip(&replies).all(|(&seen, reply)| *reply == Reply::Integer(seen.into()));
-        assert!(same, "clients of Redis are answered otherwise than those of HTTP");
+        assert!(same, "Redis clients and HTTP clients get different answers");
         server.process.take().expect("it runs").drain();
     }
 

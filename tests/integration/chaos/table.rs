@@ -1,4 +1,4 @@
-//! The promises, parsed from docs/contributing/promises.md, so that the page and the tests agree.
+//! The promises, parsed from docs/contributing/promises.md, to keep the page and the tests in agreement.
 
 use std::collections::BTreeMap;
 use std::ops::BitAnd;
@@ -61,7 +61,7 @@ pub fn promise<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
         .fold(all, |promise, name| promise & *rows.get(name).unwrap_or_else(|| panic!("docs/contributing/promises.md has no row {name:?}")))
 }
 
-/// The promise for these rows, regardless of the delivery option: which records are emitted at all.
+/// The promise for these rows without the delivery option. Applies to the set of emitted records, not to their order or repetition.
 pub fn promise_without_delivery<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
     promise(names.into_iter().filter(|name| !name.starts_with("delivery = ")))
 }

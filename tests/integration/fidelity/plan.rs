@@ -103,7 +103,7 @@ fn light(random: &mut SplitMix) -> Op {
     }
 }
 
-/// Draws a batch in which one record may be rejected.
+/// Draws a batch with at most one record that may be rejected.
 fn kinds(random: &mut SplitMix) -> Vec<Kind> {
     let mut kinds = vec![Kind::Plain; 1 + random.below(3)];
     let at = random.below(kinds.len());

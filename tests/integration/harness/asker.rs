@@ -96,7 +96,7 @@ pub fn http(address: &str, request: &str, body: &str) -> (u16, String) {
 /// Waits until all spaces of a server are up to date.
 pub fn wait_until_fresh(address: &str, limit: Duration) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock past 1970").as_millis();
-    wait_until("the server knows what is committed now", limit, || {
+    wait_until("the server is up to date", limit, || {
         let spaces: serde_json::Value = serde_json::from_str(&http(address, "GET /api/v1/spaces", "").1).expect("JSON");
         let is_fresh = |space: &serde_json::Value| space["as_of_ms"].as_u64().is_some_and(|as_of| u128::from(as_of) >= now);
         spaces.as_array().expect("a list").iter().all(is_fresh).then_some(())

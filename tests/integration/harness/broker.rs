@@ -1,7 +1,7 @@
 //! Brokers: one that all tests share, one with secure listeners, and brokers for single tests that kill them.
 //!
 //! If `UNSEEN_TEST_BROKER` is set, the shared broker is the one at that address. Otherwise, if a Docker engine is running and
-//! `UNSEEN_KAFKA_VERSION` is not set, the shared broker is that of docker-compose.yml. In all other cases, scripts/kafka starts it.
+//! `UNSEEN_KAFKA_VERSION` is not set, the tests share the broker of docker-compose.yml. In all other cases, scripts/kafka starts it.
 
 use super::segments::transactions_without_end;
 use super::topic::client;
@@ -109,7 +109,7 @@ pub struct OwnBroker {
     /// The addresses that the proxies forward to.
     behind: Vec<String>,
     ready: Vec<bool>,
-    // This field is last, so that the brokers have stopped when the directory is deleted.
+    // This field is last, because the brokers must stop before the directory is deleted.
     dir: TempDir,
 }
 
@@ -167,7 +167,7 @@ impl OwnBroker {
         &self.ways[0]
     }
 
-    /// The address to which the proxy of the first broker forwards.
+    /// The target address of the first broker's proxy.
     pub fn behind(&self) -> &str {
         &self.behind[0]
     }

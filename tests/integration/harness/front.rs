@@ -58,7 +58,7 @@ pub fn api(request: &[u8]) -> (i16, i16) {
     (number(0), number(2))
 }
 
-/// Changes an `ApiVersions` response so that the broker seems not to know a type of request, or only its versions up to `most`.
+/// Changes an `ApiVersions` response. The broker then seems not to know a type of request, or only its versions up to `most`.
 pub fn limit_api(request: &[u8], answer: &mut [u8], limited: i16, most: Option<i16>) {
     // Skips the correlation ID, the error code, and the number of entries.
     let (mut at, size) = if api(request).1 >= 3 { (4 + 2 + 1, 7) } else { (4 + 2 + 4, 6) };

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 pub const REGION: &str = "eu-west-1";
 pub const KEY_ID: &str = "AKIDEXAMPLE";
-/// Like AWS, the broker accepts times that differ from its clock by less than this.
+/// Maximum difference between the broker's clock and the time of a signature, as on AWS.
 const SKEW_MAX: Duration = Duration::from_secs(5 * 60);
 
 const API_VERSIONS: i16 = 18;
@@ -23,13 +23,13 @@ const SASL_AUTHENTICATION_FAILED: i16 = 58;
 
 pub struct Msk {
     secret: String,
-    /// The time by which the broker's clock is ahead.
+    /// The amount of time that the broker's clock is ahead.
     ahead: Duration,
-    /// The lifetime of a session, after which clients log in again.
+    /// The lifetime of a session. When it ends, clients log in again.
     session: Duration,
     /// The time of each login, as the client signed it.
     logins: Mutex<Vec<String>>,
-    /// Times at which rejected tokens were signed.
+    /// Signing times of rejected tokens.
     revoked: Mutex<Vec<String>>,
 }
 
@@ -96,7 +96,7 @@ fn string(text: &str) -> Vec<u8> {
     [&u16::try_from(text.len()).expect("a short text").to_be_bytes(), text.as_bytes()].concat()
 }
 
-/// Verifies a URL and returns the time at which it was signed.
+/// Verifies a URL and returns its signing time.
 fn verify(url: &str, secret: &str, now: SystemTime) -> Result<String, String> {
     let host = format!("kafka.{REGION}.amazonaws.com");
     let query = url.strip_prefix(&format!("https://{host}/?")).ok_or("another host")?;

@@ -6,10 +6,10 @@
 use super::{SplitMix, TestRecord};
 use std::time::Duration;
 
-/// The number of latest items from which recent duplicates are drawn.
+/// The number of latest items that recent duplicates are drawn from.
 const NEAR: u64 = 1_000;
 
-/// The maximum time by which a record's timestamp is too early.
+/// The maximum amount of time that a record's timestamp is too early.
 const JITTER_MS: u64 = 5_000;
 
 const WORDS: [&str; 16] = [
@@ -21,8 +21,8 @@ pub struct News {
     pub seed: u64,
     pub count: usize,
     pub partitions: u32,
-    /// The time of the first record, in milliseconds since the epoch. It is in the past on any machine, because records from the future
-    /// would not advance stream time.
+    /// The time of the first record, in milliseconds since the epoch. The time is in the past on any machine, because records from the
+    /// future would not advance stream time.
     pub start: i64,
     pub span: Duration,
 }

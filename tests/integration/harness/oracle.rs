@@ -5,7 +5,7 @@ use super::record::index;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// The header with which a record retracts its key.
+/// The header of a record that retracts its key.
 pub const RETRACT: &str = "retract";
 
 /// A time window without refresh. Each partition of a key space has its own window.

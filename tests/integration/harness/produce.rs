@@ -64,7 +64,7 @@ impl Feed {
         Self { sent, allowed, thread: Some(thread) }
     }
 
-    /// Allows this number of records in total, if fewer were allowed so far.
+    /// Allows `records` records in total, if fewer were allowed so far.
     pub fn allow(&self, records: usize) {
         self.allowed.fetch_max(records, Ordering::Relaxed);
     }

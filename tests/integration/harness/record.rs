@@ -31,7 +31,7 @@ impl TestRecord {
         letter
     }
 
-    /// Adds this number of incompressible bytes to the value.
+    /// Adds `bytes` incompressible bytes to the value.
     pub fn enlarge(&mut self, bytes: usize, random: &mut SplitMix) {
         let letters = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
         let padding: String = (0..bytes).map(|_| char::from(letters[random.below(letters.len())])).collect();

@@ -82,7 +82,7 @@ impl SchemaRegistry {
 impl Drop for SchemaRegistry {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // Waits until the process has exited, so that it no longer answers requests.
+        // Waits for the process to exit, because a running process could still answer requests.
         let _ = self.child.wait();
     }
 }

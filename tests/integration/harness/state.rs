@@ -46,8 +46,8 @@ pub fn flip(path: &Path) {
     file.write_all_at(&bytes.map(|byte| !byte), at).expect("its middle can be written");
 }
 
-/// Damages a page of a filter so that RocksDB does not notice, as if memory was corrupt before the page was written. Returns false if no
-/// page can be read.
+/// Damages a page of a filter without a checksum error in RocksDB, as if memory was corrupt before the page was written. Returns false if
+/// no page can be read.
 pub fn damage_page(state: &Path) -> bool {
     let db = open(state);
     let page = db.iterator(IteratorMode::Start).flatten().find(|(key, _)| key.starts_with(b"p"));

@@ -70,7 +70,7 @@ fn wait_for_partitions(broker: &str, name: &str, partitions: u32) {
     });
 }
 
-/// Adds partitions to a topic, up to this number.
+/// Adds partitions to a topic, up to `partitions` in total.
 pub fn add_partitions(broker: &str, name: &str, partitions: u32) {
     let wanted = NewPartitions::new(name, partitions as usize);
     for result in block_on(admin(broker).create_partitions([&wanted], &options())).expect("the broker answers") {

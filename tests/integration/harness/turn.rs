@@ -15,7 +15,7 @@ thread_local! {
     static MINE: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// A turn. It ends with the thread that took it.
+/// A turn, which ends with the thread that took it.
 struct Turn;
 
 impl Drop for Turn {

@@ -66,7 +66,7 @@ impl Way {
         lock(&self.shared).width = Some(bytes_a_second);
     }
 
-    /// Holds back the next `EndTxn` request and closes its connection, so that the client repeats the request.
+    /// Holds back the next `EndTxn` request and closes its connection, which makes the client repeat the request.
     pub fn hold_end(&self) {
         lock(&self.shared).holds_end = true;
     }

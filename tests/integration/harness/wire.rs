@@ -27,8 +27,8 @@ pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
     leader(broker, topic, records[0].partition).and_then(|leader| ask(&leader, &request).ok()).map_or(-1, |answer| code(&answer, code_at))
 }
 
-/// Moves every leader, including those of Kafka's internal topics, and therefore all coordinators: the second replica of each partition
-/// becomes its first replica and then its leader. Returns `false` if that has not happened yet.
+/// Moves the leader of every partition. The second replica of each partition becomes its first replica and then its leader. Internal topics
+/// of Kafka are included, so all coordinators move, too. Returns `false` if that has not happened yet.
 pub fn move_leaders(broker: &str) -> bool {
     let Some(metadata) = metadata(broker, None) else { return false };
     let mut request = header(45, 0);

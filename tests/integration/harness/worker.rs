@@ -18,7 +18,7 @@ pub struct Worker {
     log: PathBuf,
     /// The process that writes the log of a worker with a limited file size. It exits with the worker.
     pump: Option<Child>,
-    /// The position in the log at which this process starts. Earlier processes with the same name write to the same file.
+    /// The start of this process's output in the log. Earlier processes with the same name wrote to the same file.
     log_start: usize,
 }
 
@@ -56,7 +56,7 @@ impl Worker {
         worker
     }
 
-    /// The same as `start`, but files cannot grow beyond `bytes`, which looks like a full disk. [`Worker::lift_file_limit`] ends this.
+    /// Like `start`, but limits file sizes to `bytes` to simulate a full disk. [`Worker::lift_file_limit`] removes the limit.
     pub fn start_on_full_disk(config: &Path, overrides: &[&str], bytes: u64, log: &Path) -> Self {
         let mut command = Command::new("sh");
         // If SIGXFSZ is ignored, the write fails with an error, as on a full disk.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// Reasons for which a worker may exit while another process has its name.
+/// Errors that may stop a worker while another process has its name.
 const FENCED: [&str; 3] = [
     "another process that uses transactional id",
     "another process uses transactional id",
@@ -25,9 +25,9 @@ pub struct Member {
     pub lives: usize,
     /// Fault points that are armed for the current process.
     pub armed: String,
-    /// The time for which the process stops at an armed fault point.
+    /// The duration of a stop at an armed fault point.
     pub standstill: Duration,
-    /// The time at which the process continues, if it is stopped at an armed fault point.
+    /// The end of the stop, if the process is stopped at an armed fault point.
     pub(super) resume: Option<Instant>,
 }
 
@@ -110,11 +110,11 @@ impl Stage<'_> {
 
     /// Stops a worker gracefully and waits until it has exited.
     pub fn end(&mut self, mut worker: Worker, name: &str) {
-        self.story.tell(format_args!("{name} is told to end"));
+        self.story.tell(format_args!("{name} gets SIGTERM"));
         if worker.runs() {
             worker.sigterm();
         }
-        self.wait("a worker that was told to ends", |_| {
+        self.wait("a worker exits after SIGTERM", |_| {
             // The worker may be stopped at a fault point.
             if worker.runs() {
                 worker.sigcont();
@@ -123,10 +123,10 @@ impl Stage<'_> {
         });
         let status = worker.ended().expect("it has ended");
         let why = self.why(status, &worker.log());
-        self.story.tell(format_args!("{name} has ended: {}", why.unwrap_or_else(|| panic!("{name}, told to end, ended with {status}"))));
+        self.story.tell(format_args!("{name} exited: {}", why.unwrap_or_else(|| panic!("{name} exited with {status} after SIGTERM"))));
     }
 
-    /// Returns the reason for which a worker may have exited with this status and log, if there is one.
+    /// Returns the reason for an exit with this status and log, or `None` if the exit is not acceptable.
     fn why(&mut self, status: ExitStatus, log: &str) -> Option<&'static str> {
         if log.contains("fault point reached") && matches!(status.signal(), Some(6 | 9)) {
             self.story.count("kill at a point");
@@ -136,7 +136,7 @@ impl Stage<'_> {
             return Some("fenced by another process of its name");
         }
         if self.broker_failed && log.contains("the workers did not stop within worker.shutdown_timeout") {
-            return Some("it could not drain");
+            return Some("could not drain");
         }
         match (status.success(), status.signal()) {
             (true, _) if log.contains("shutting down") => Some("drained"),
@@ -155,7 +155,7 @@ impl Stage<'_> {
             if let Some(status) = worker.ended() {
                 let log = worker.log();
                 let why = self.why(status, &log).unwrap_or_else(|| panic!("{name} ended by itself with {status}"));
-                self.story.tell(format_args!("{name} has ended: {why}"));
+                self.story.tell(format_args!("{name} exited: {why}"));
                 self.start(at, "");
             } else if let Some(resume) = member.resume {
                 if Instant::now() >= resume {
@@ -166,7 +166,7 @@ impl Stage<'_> {
                 }
             } else if member.armed.ends_with(":stop") && worker.log().contains("action=Stop") {
                 member.resume = Some(Instant::now() + member.standstill);
-                self.story.tell(format_args!("{name} stands still at its fault point"));
+                self.story.tell(format_args!("{name} stops at its fault point"));
                 self.story.count("stop at a point");
             }
         }

@@ -20,7 +20,7 @@ use unseen::checkpoint::Store;
 
 /// The rate of the feed in records per second.
 const PACE: u32 = 6_000;
-/// The maximum number of records that the feed sends beyond the next fault, so that workers have something to read.
+/// The maximum number of records that the feed sends beyond the next fault, to give workers something to read.
 const LEAD: usize = 4_000;
 /// The number of records after the last fault.
 const LAST: usize = 1_000;
@@ -34,7 +34,7 @@ pub struct Stage<'a> {
     pub broker: Option<&'a mut OwnBroker>,
     /// True once a broker was killed, stopped, or slow.
     pub broker_failed: bool,
-    /// The time at which the current fault of one of three brokers ends.
+    /// The end of the current fault of one of three brokers.
     pub ailment_ends: Option<Instant>,
     /// True if another process has had the name of a member.
     pub twinned: bool,
@@ -129,7 +129,7 @@ impl<'a> Stage<'a> {
         stage
     }
 
-    /// Waits for a condition and manages the members meanwhile.
+    /// Waits for a condition. Manages the members, the brokers, and the server during the wait.
     pub fn wait(&mut self, what: &str, condition: impl FnMut(&mut Self) -> bool) {
         assert!(self.wait_for(LIMIT, condition), "not within {LIMIT:?}: {what}");
     }
@@ -162,12 +162,12 @@ impl<'a> Stage<'a> {
         offsets.into_iter().map(|offset| usize::try_from(offset).expect("not negative")).sum()
     }
 
-    /// Waits until this number of records is sent and, if requested, committed.
+    /// Waits until `records` records are sent and, with `read`, committed.
     pub fn reach(&mut self, records: usize, read: bool) {
         self.allow(records);
-        self.wait("so many records are sent", |stage| stage.feed().sent() >= records);
+        self.wait("the requested records are sent", |stage| stage.feed().sent() >= records);
         if read {
-            self.wait("so many records are committed", |stage| stage.committed() >= records);
+            self.wait("the requested records are committed", |stage| stage.committed() >= records);
         }
     }
 
@@ -182,9 +182,9 @@ impl<'a> Stage<'a> {
     /// Waits until all allowed records are committed.
     pub fn rest(&mut self) {
         let most = self.allowed.min(self.conditions.records);
-        self.wait("what may be sent is sent", |stage| stage.feed().sent() >= most);
+        self.wait("all allowed records are sent", |stage| stage.feed().sent() >= most);
         let all = BEFORE + self.feed().sent() + self.beside;
-        self.wait("all of it is committed", |stage| stage.committed() >= all);
+        self.wait("all sent records are committed", |stage| stage.committed() >= all);
     }
 
     /// Writes records of time 0 with keys that have occurred and keys that will occur. The feed cannot write them, because librdkafka takes

@@ -54,7 +54,7 @@ pub fn known(
             known.maybe.extend(ids(late));
         }
     }
-    // It is unknown how far the group has read the other topic of the space, so the group may remember any of its keys.
+    // The group's position in the other topic of the space is unknown, so the group may remember any key of that topic.
     known.maybe.extend(inputs[1..].iter().flatten().flat_map(|records| ids(records)));
     known
 }

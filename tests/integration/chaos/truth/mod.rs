@@ -77,8 +77,8 @@ pub struct Written {
     pub dead_letters: Vec<Vec<TestRecord>>,
 }
 
-/// Panics unless the workers kept `promise`. `undisturbed` is the same promise, but regardless of the kind of delivery. `before` has the
-/// records from before the group's start. They may be emitted if the promise allows the group to forget where it started.
+/// Panics unless the workers kept `promise`. `undisturbed` is the same promise without the delivery option. `before` has the records from
+/// before the group's start. They may be emitted if the promise allows the group to forget where it started.
 pub fn check(
     options: &Options,
     (promise, undisturbed): (Promise, Promise),

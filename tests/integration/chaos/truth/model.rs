@@ -7,7 +7,7 @@ use super::records::{
 use crate::harness::{RETRACT, TestRecord};
 use std::collections::BTreeMap;
 
-/// The topic to which a record is written, and whether the record is marked there.
+/// The destination of a record. A duplicate in the output is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     Output,

@@ -12,7 +12,7 @@ pub const MAX_TIMESTAMP: i64 = 1_798_761_600_000;
 /// The record size limit of the output, in bytes.
 pub const LIMIT_BYTES: usize = 20_000;
 
-/// The id of a record. It is in a header, because the key of the record may be missing. Each entry of an input has its own ids.
+/// The id of a record. The id is in a header, because the key of the record may be missing. Each entry of an input has its own ids.
 pub fn id(record: &TestRecord) -> Vec<u8> {
     let mut id = record.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.clone()).unwrap_or_default();
     if is_of_first_entry(record) {
@@ -39,7 +39,7 @@ pub fn mark_rules(options: &Options, records: &mut [TestRecord], seed: u64) {
     }
 }
 
-/// The header from which this model reads the event time. Workers read the time from a field of the value.
+/// The header that contains the event time for this model. Workers read the time from a field of the value.
 const EVENT_TIME: &str = "event-time";
 /// Maximum difference between Kafka's timestamp and the event time.
 const JITTER_MS: i64 = 10 * 60 * 1_000;
@@ -137,7 +137,7 @@ pub(super) fn time(record: &TestRecord) -> Option<i64> {
     event.or(Some(record.timestamp)).filter(|&time| time >= 0)
 }
 
-/// The header from which this model reads the state of a record. Workers read the state from a field of the value.
+/// The header that contains the state of a record for this model. Workers read the state from a field of the value.
 const STATE: &str = "state";
 
 /// Gives the records states that often stay the same, if the options require it. Some records get no state.

@@ -75,7 +75,7 @@ impl<S: Side> Player<'_, S> {
             let number = self.number + at;
             let (key, mut value) = (format!("key {}", number % 3), format!("value {number}"));
             if *kind == Kind::Large {
-                // Random content, so that compression does not shrink it.
+                // Random content does not get smaller when it is compressed.
                 let mut random = crate::harness::SplitMix(number as u64);
                 value.extend((0..400).map(|_| format!("{:016x}", random.next())));
             }
@@ -197,7 +197,7 @@ impl<S: Side> Player<'_, S> {
         result(ended)
     }
 
-    /// The ends of the partitions of an open transaction.
+    /// The ends of the partitions in a producer's open transaction.
     fn ends(&self, id: usize) -> BTreeMap<TopicPartition, Option<Offset>> {
         self.slots[id].touched.iter().map(|of| (of.clone(), self.side.end(of))).collect()
     }
