@@ -1,6 +1,6 @@
 //! Writes and counts the records of one partition in a batch, according to their verdicts.
 //!
-//! Owns the data that these records share, so that it is looked up once per run of records. Must never allocate per record.
+//! Keeps the data that these records share, to look it up only once per run of records. Never allocates per record.
 
 use super::columns::Columns;
 use super::ids::InputId;
@@ -57,7 +57,7 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) bytes: usize,
     /// True if another input of the same unit is warming up.
     pub(super) others_warm_up: bool,
-    /// The latest timestamp to which a live record may advance stream time, based on the local clock.
+    /// The latest timestamp of a live record that may advance stream time, based on the local clock.
     pub(super) max_timestamp: Timestamp,
 }
 
@@ -85,8 +85,8 @@ pub(super) enum Stop {
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Writes consecutive records to the destinations of their verdicts and counts them. `since` is the start time of the slice into which
-    /// the key of a duplicate was inserted, if known. If a record stops the loop, returns its index.
+    /// Writes consecutive records to the destinations of their verdicts and counts them. `since` is the start time of the slice with a
+    /// duplicate's key, if known. If a record stops the loop, returns its index.
     pub(super) fn emit(
         &mut self,
         messages: &[RecordOf<'_, B>],
