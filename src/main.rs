@@ -5,8 +5,8 @@ use std::process::ExitCode;
 /// The commit that `git archive` writes into src/cli/commit.txt. In a clone, the file contains only a placeholder that starts with `$`.
 const ARCHIVED: &str = include_str!("cli/commit.txt").trim_ascii_end();
 
-/// The allocator of the whole binary, including the C libraries. librdkafka allocates a record in one thread and frees it in another. The
-/// system's allocator takes a lock for that, and jemalloc is faster. docs/contributing/performance.md has the measurements.
+/// The allocator of the whole binary, including the C libraries. librdkafka allocates a record in one thread and frees it in another. In
+/// that case, the system's allocator takes a lock, and jemalloc is faster. docs/contributing/performance.md has the measurements.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -17,7 +17,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 static MALLOC_CONF: &[u8; 16] = b"narenas_ratio:1\0";
 
 fn main() -> ExitCode {
-    // This file reads the commit, so that a new commit does not recompile the library.
+    // The binary reads the commit, because a new commit must not recompile the library.
     unseen::cli::main(commit(option_env!("UNSEEN_COMMIT"), ARCHIVED))
 }
 

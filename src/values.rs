@@ -1,7 +1,7 @@
 //! Counts records and duplicates by a value in the records, such as the name of a tenant.
 //!
-//! Owns the location of the value in a record, the counts of each frequent value, and the counts of all other records. Must never grow
-//! beyond its bounds, decrease a count, or drop a frequent value, because each frequent value is a metrics series for the lifetime of the
+//! Keeps the location of the value in a record, the counts of each frequent value, and the counts of all other records. Never grows beyond
+//! its bounds, decreases a count, or drops a frequent value, because each frequent value is a metrics series for the lifetime of the
 //! process.
 //!
 //! A value is named if significantly more than one in [`SHARE`] records have it. Only named values get counts of their own. The Misra-Gries

@@ -1,8 +1,8 @@
-//! The changelog of a dedup state: records of its changes, from which the state can be rebuilt.
+//! The changelog of a dedup state: records of its changes, to rebuild the state.
 //!
-//! Owns the format of these records, the changes that wait for a commit, and the replay of the records. Records contain fingerprints, not
-//! filter bits, so that a filter of a different kind or size can be rebuilt from them, too. Does no I/O. Must never contain a change whose
-//! outputs were not committed or, without transactions, not written.
+//! Defines the format of these records, collects the changes that wait for a commit, and replays the records. Records contain fingerprints
+//! instead of filter bits, to allow a rebuild of a filter of a different kind or size. Does no I/O. A changelog never contains a change
+//! whose outputs were not committed or, without transactions, not written.
 
 mod pending;
 mod progress;
@@ -48,7 +48,7 @@ impl Origin {
 pub enum Outcome {
     /// The record has an effect. [`Applier::follow`] has applied this effect. After [`Applier::accept`], the caller must apply it.
     Taken,
-    /// The record was skipped. It has different key settings, has a lower epoch, or contains only effects that were already applied.
+    /// The record was skipped, because it has different key settings or a lower epoch, or contains only effects that were already applied.
     Passed,
     /// The record was skipped, because it ends past the bound of a topic (in a rebuild, the group's committed offset).
     PastBounds,
@@ -72,8 +72,8 @@ pub struct Applier {
     pub offsets: BTreeMap<String, Offset>,
     pub fingerprints: u64,
     origin: Origin,
-    /// The offset of each input topic up to which the changelog is applied. In a rebuild, this is the group's committed offset. Topics
-    /// without an entry are unbounded.
+    /// The bound of each input topic. Records that end past a bound are skipped. In a rebuild, the bound is the group's committed offset.
+    /// Topics without an entry are unbounded.
     bounds: BTreeMap<String, Offset>,
     /// The oldest slice whose keys have not expired, if known.
     oldest_slice: Option<Slice>,
@@ -81,7 +81,7 @@ pub struct Applier {
     has_checkpoint: bool,
     /// True if keys were skipped because they have expired.
     pub has_skipped_expired: bool,
-    /// The highest epoch so far, of the records or of the state from which the applier started.
+    /// The highest epoch so far, of the records or of the initial state.
     pub epoch: i64,
     /// The last applied commit: its spans and its epoch, which all of its parts (changelog records) share, and the number of applied parts.
     last: Vec<(String, Offset, Offset)>,
@@ -130,7 +130,7 @@ impl Applier {
             && record.spans.iter().zip(&self.last).all(same)
     }
 
-    /// True if the record starts after the applied offset, so that the changelog lacks the effects of the input records in between.
+    /// True if the record starts after the applied offset. The changelog then lacks the effects of the input records in between.
     #[must_use]
     pub fn leaves_hole(&self, record: &ChangelogRecord<'_>) -> bool {
         let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start > applied);

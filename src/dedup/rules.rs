@@ -22,7 +22,7 @@ pub enum Late {
 /// The rules of one key space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
-    /// The time or number of keys for which a key stays seen.
+    /// The lifetime of a seen key: a time or a number of keys.
     pub window: Window,
     /// The kind and size of a partition's filter, or `None` if there is only an exact store.
     pub filter: Option<Spec>,

@@ -116,7 +116,7 @@ fn hours(slices: u32) -> Dedup {
     Dedup::new(rules(Window::time(1_000, slices), 100))
 }
 
-/// A record: its key, its time relative to the true clock, and how far the clock advances.
+/// A record: its key, its time relative to the true clock, and the advance of the clock.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     number: u64,
@@ -126,7 +126,7 @@ struct Step {
     retract: bool,
 }
 
-/// The time in milliseconds by which a record may be ahead of the clock.
+/// The maximum time in milliseconds that a record may be ahead of the clock.
 const MAX_FUTURE: i64 = 50;
 
 fn step() -> impl Strategy<Value = Step> {

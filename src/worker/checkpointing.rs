@@ -1,7 +1,7 @@
 //! The schedule of checkpoints.
 //!
-//! Owns the rule that a checkpoint contains the effects of exactly the records below its offsets. Must never take a checkpoint while any
-//! record past the committed offset has a verdict, or trim a repartition topic past the offset in a checkpoint.
+//! Ensures that a checkpoint contains the effects of exactly the records below its offsets. Never takes a checkpoint while any record past
+//! the committed offset has a verdict. Never trims a repartition topic past the offset in a checkpoint.
 
 use super::Worker;
 use super::assignment::{Assignment, inputs_of};

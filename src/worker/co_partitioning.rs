@@ -1,8 +1,8 @@
 //! Detection of keys that occur in more than one partition. Duplicates across partitions are emitted, because each partition has its own
 //! state.
 //!
-//! Owns a sample of the keys that were unseen in this process, with their partitions. The sample takes one key in 1,024 by fingerprint, so
-//! all workers sample the same keys. Must never change a verdict.
+//! Keeps a sample of the keys that were unseen in this process, with their partitions. The sample takes one key in 1,024 by fingerprint, so
+//! all workers sample the same keys. Never changes a verdict.
 
 use super::topics::InputTopic;
 use crate::dedup::Emit;
@@ -27,8 +27,8 @@ struct Seen {
 }
 
 impl CrossPartitionKeys {
-    /// Notes the partition in which a key was unseen, if the key is sampled. If the key was last unseen in a different partition, returns
-    /// that partition.
+    /// Notes the partition of an unseen key, if the key is sampled. If the key was last unseen in a different partition, returns that
+    /// partition.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, emit: Emit, partition: i32) -> Option<i32> {
         // The low bits of a fingerprint come from the key, even if the high half is a hash of the content. So the choice of the sample does

@@ -1,6 +1,6 @@
-//! The offsets from which the consumer fetches.
+//! The consumer's fetch offsets.
 //!
-//! Owns the recovery of a partition whose fetch failed or stopped. Must never change a position.
+//! Recovers a partition whose fetch failed or stopped. Never changes the position of an input.
 
 use super::input::Input;
 use super::stall::Wait;

@@ -1,8 +1,8 @@
 //! Decides the verdict of a record when the record is read for the first time and recalls the verdict when the record is read again.
 //!
-//! Owns the only calls with which a worker lets a state judge a record. [`crate::dedup`] decides whether a key is unseen, a duplicate, or
-//! late. [`Topic::verdict_without_key`] decides about invalid records. A verdict changes later only if a topic rejects the written record
-//! (`commit.rs`). Must never judge a record that already has a verdict.
+//! Only this module lets a state judge a record. [`crate::dedup`] decides whether a key is unseen, a duplicate, or late.
+//! [`Topic::verdict_without_key`] decides about invalid records. A verdict changes later only if a topic rejects the written record
+//! (`commit.rs`). Never judges a record that already has a verdict, because the second verdict would be "duplicate".
 //!
 //! Records that only need the filter are judged in batches. All other records are judged one by one. Examples are records that are read
 //! again, pass through, have no key or no timestamp, retract their key, or are the first of a slice of the window. With some options, such as
@@ -22,8 +22,8 @@ use crate::key::{KeyedRecord, NoKey};
 use crate::record::{Offset, Timestamp, Verdict};
 use crate::route;
 
-/// Decides or recalls the verdict of one record, in the state of its rule. `max_timestamp` is the latest timestamp to which a record may
-/// advance stream time, based on the local clock.
+/// Decides or recalls the verdict of one record, in the state of its rule. `max_timestamp` is the latest timestamp that may advance stream
+/// time, based on the local clock.
 #[inline]
 pub(super) fn judge_one(
     topic: &Topic,

@@ -1,8 +1,7 @@
 //! Detection of duplicates whose content differs from an earlier record with the same key. Such a duplicate suggests that the configured
 //! key lacks a field.
 //!
-//! Owns the report about such duplicates. [`crate::content`] does the comparison. Must never change a verdict or log the content of a
-//! record.
+//! Reports such duplicates. [`crate::content`] does the comparison. Never changes a verdict or logs the content of a record.
 
 use super::Shared;
 use super::topics::{InputTopic, Topics};
@@ -34,7 +33,7 @@ pub(super) fn watch<B: Broker>(
     let format = topic.config.formats.value();
     let differs = contents.take(key, verdict, || values.open(format, message.value(), message.headers(), &*shared.schemas));
     let Some((fields, number)) = differs else { return };
-    // Log an example only when the count has doubled, so that conflicts do not fill the log.
+    // Log an example only when the count has doubled, to keep conflicts from filling the log.
     if number.is_power_of_two() {
         tracing::warn!(
             topic = message.topic(),
@@ -42,13 +41,13 @@ pub(super) fn watch<B: Broker>(
             offset = message.offset(),
             fields = fields.join(", "),
             conflicts = number,
-            "a duplicate has different content than an earlier record with its key; the key may lack a field. Run `unseen explain` to find that record. If each change must be emitted, set emit = \"on_change\". If the fields may differ, add them to key_conflicts.except"
+            "a duplicate has different content than an earlier record with its key; the key may lack a field. Run `unseen explain` to find the earlier record. If each change must be emitted, set emit = \"on_change\". If the fields may differ, add them to key_conflicts.except"
         );
     }
 }
 
-/// Forgets the content of records in partitions that are assigned or revoked, because other members may have emitted later records in the
-/// meantime.
+/// Forgets the content of records in partitions that are assigned or revoked, because another owner can emit later records with the same
+/// keys.
 pub(super) fn forget<B: Broker>(shared: &Shared<B>, topics: &Topics, partitions: &[TopicPartition]) {
     for partition in partitions {
         let rules = topics.find(&partition.topic).into_iter().flat_map(|topic| &topics[topic].of_input).map(|&rule| &topics[rule]);

@@ -1,6 +1,6 @@
 //! The end of a partition's log: skips control records and detects open transactions that hold the partition back.
 //!
-//! Owns the handling of offsets that have no record to process. Must never skip a record or ask a broker more often than once per second.
+//! Handles offsets that have no record to process. Never skips a record, and asks a broker at most once per second.
 
 use super::ids::InputId;
 use super::input::Input;
@@ -19,7 +19,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
 pub(super) struct LogEnds {
     next: Instant,
-    /// The earliest time at which to ask a broker about open transactions again.
+    /// The earliest time to ask a broker about open transactions again.
     ask_next: Instant,
     logged: Option<Instant>,
 }
@@ -55,7 +55,7 @@ impl<B: Broker> Worker<B> {
         self.step_over(source, ends)
     }
 
-    /// Skips the control records and aborted records below `ends`, the offsets up to which the consumer has read the partitions.
+    /// Skips the control records and aborted records below `ends`, the end offsets that the consumer has reached.
     pub(super) fn step_over_to(&mut self, source: &B::Consumer, ends: &[(TopicPartition, Offset)]) -> Result<Flow, Error> {
         let id = |of: &TopicPartition| Some(InputId { topic: self.topics.find(&of.topic)?, partition: of.partition });
         let mut ends: Vec<_> = ends.iter().filter_map(|(of, end)| Some((id(of)?, *end))).collect();
@@ -96,7 +96,7 @@ impl<B: Broker> Worker<B> {
         let mut inputs = self.assignment.inputs.values_mut();
         let due = inputs.find_map(|input| Some((&input.partition, input.stall.as_mut().filter(|stall| stall.must_ask(now))?)));
         let Some((partition, stall)) = due else { return };
-        // With `read_committed`, a consumer reads only up to the last stable offset, at which the first open transaction starts.
+        // With `read_committed`, a consumer cannot read past the start of the first open transaction (the last stable offset).
         let Ok(stable) = source.last_stable_offset(partition) else {
             // A failing request blocks the worker for up to a second, so it must not be repeated every second.
             self.log_ends.ask_next = now + STALLED;

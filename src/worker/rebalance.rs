@@ -1,6 +1,6 @@
 //! Rebalances: assigned, revoked, and lost partitions.
 //!
-//! Owns the order of operations: commit and checkpoint before partitions are revoked, restore before they are read. Must never commit for a
+//! Runs the steps in order: commit and checkpoint before partitions are revoked, restore before partitions are read. Never commits for a
 //! partition that another member owns.
 
 use super::{Error, Worker, key_conflicts, partition};

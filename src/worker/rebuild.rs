@@ -1,6 +1,6 @@
 //! Rebuilds states from their changelogs while the workers process other partitions.
 //!
-//! Owns the threads that read and trim changelogs. Must never apply a change that the group has not committed, block a worker, or let one
+//! Runs the threads that read and trim changelogs. Never applies a change that the group has not committed, blocks a worker, or lets one
 //! partition block another.
 
 use super::Error;
@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 
 /// The number of threads per process that read changelogs. Each thread has its own reader and works on one state at a time.
 const THREADS: usize = 2;
-/// The time without an answer after which a reader is replaced.
+/// The maximum time that a reader may go without an answer before it is replaced.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An offset below which the records of a topic-partition can be deleted.
+/// A request to delete the records of a topic-partition below an offset.
 struct Trim {
     /// The id of the topic that the offset belongs to, if known. A recreated topic has a different id.
     topic_id: Option<String>,
@@ -39,7 +39,7 @@ enum Task {
     Trim,
 }
 
-/// The task queue of the threads. A waiting job gets a later due time, so that its thread can run other tasks.
+/// The task queue of the threads. If a job must wait, its thread queues the job with a later due time and runs other tasks.
 #[derive(Default)]
 struct Queue {
     /// Sorted by due time, then by order of arrival.
@@ -202,9 +202,9 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
     }
 }
 
-/// Brings a job's state up to the group's committed offsets. Returns `None` if the job must be retried after its pause. This is the case if
-/// the end of the changelog is unknown or was not reached, or if the checkpoint was lost. If the job is canceled or the process is
-/// stopping, the returned state may be incomplete and is not used.
+/// Brings a job's state up to the group's committed offsets. Returns `None` if the end of the changelog is unknown or was not reached, or
+/// if the checkpoint was lost. The job must then be retried after its pause. If the job is canceled or the process is stopping, the
+/// returned state may be incomplete and is not used.
 fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {
@@ -229,8 +229,8 @@ fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mu
     }))
 }
 
-/// Returns the changelog offset from which to read. Forgets the state's changelog offsets if they do not belong to this changelog. Empties
-/// the state if this changelog cannot complete it.
+/// Returns the changelog offset to read from. Forgets the state's changelog offsets if they do not belong to this changelog. Empties the
+/// state if this changelog cannot complete the state.
 fn begin(job: &mut Job, low: Offset, end: Offset) -> Offset {
     let kept = job.state.changelog.end.filter(|log_end| (low..=end).contains(log_end));
     match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
@@ -290,8 +290,8 @@ fn read_all<B: Broker>(
         }
         let (cut, has_gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
         let is_trimmed = low > 0 && !follow.has_hole;
-        // If another member took over the partition meanwhile, this job's committed offset is outdated, and the group may have committed
-        // the records that the job skipped. A later rebuild must read them.
+        // If another member has taken over the partition since the job started, the job's committed offset is outdated, and the group may
+        // have committed the records that the job skipped. A later rebuild must read these records.
         let past_bounds = follow.past_bounds.as_ref().filter(|_| !fault::defect("outdated_offset_believed"));
         let (read_to, epoch) = past_bounds.map_or((end, applier.epoch), |skipped| (skipped.offset, skipped.epoch));
         if has_gap {
@@ -338,7 +338,7 @@ fn read_all<B: Broker>(
         }
         tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "ignoring the changelog's changes for input records from this offset on, because the group's offsets were reset or the changes were never committed; loading the changelog again");
         cut.add_to(&mut cuts);
-        // If the checkpoint ends before the start of every reset, it contains none of the changes that the resets make void.
+        // If the checkpoint ends before the start of every reset, it contains only valid changes.
         let is_before = |state: &PartitionState| cuts.iter().all(|cut| state.offset(&cut.topic).is_some_and(|offset| offset <= cut.start));
         job.state = PartitionState::new(job.rules);
         from = low;

@@ -1,6 +1,6 @@
 //! A job that rebuilds one state from its changelog.
 //!
-//! Owns the settings of a job and the state from which the job starts over. Must never read a changelog.
+//! Keeps the settings of a job and loads its checkpoint again if the job starts over. Never reads a changelog.
 
 use super::Error;
 use super::ids::StateId;
@@ -139,7 +139,8 @@ impl Job {
         Ok(state)
     }
 
-    /// Goes back to the checkpoint, because the changelog could not be read to its end, or because the store was quarantined meanwhile.
+    /// Goes back to the checkpoint, because the changelog could not be read to its end, or because the store was quarantined during the
+    /// rebuild.
     pub(super) fn start_over<B: Broker>(&mut self, context: &Context<B>, reader: &B::ChangelogReader, ended: ReadEnd) -> Result<(), Error> {
         self.pause = if ended == ReadEnd::Failed { FAILED_PAUSE } else { PAUSE };
         // The topic may have been recreated with a new id.

@@ -1,6 +1,6 @@
 //! Writes and counts the records of one partition in a batch, according to their verdicts.
 //!
-//! Owns the data that these records share, so that it is looked up once per run of records. Must never allocate per record.
+//! Keeps the data that these records share, to look it up only once per run of records. Never allocates per record.
 
 use super::columns::Columns;
 use super::ids::InputId;
@@ -57,7 +57,7 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) bytes: usize,
     /// True if another input of the same unit is warming up.
     pub(super) others_warm_up: bool,
-    /// The latest timestamp to which a live record may advance stream time, based on the local clock.
+    /// The latest timestamp of a live record that may advance stream time, based on the local clock.
     pub(super) max_timestamp: Timestamp,
 }
 

@@ -1,6 +1,6 @@
 //! The hot loop: judges and writes the records of a batch.
 //!
-//! Owns the processing order of the records in a batch. Must never allocate per record or look up anything that consecutive records of a
+//! Determines the processing order of the records in a batch. Never allocates per record or looks up anything that consecutive records of a
 //! partition share. A [`RecordLoop`] holds the shared data.
 
 use super::ids::{InputId, StateId};
@@ -51,7 +51,7 @@ impl<B: Broker> Worker<B> {
                 (flow, _) => Ok(flow),
             });
             if is_slow && matches!(judged, Ok(Flow::Continue)) {
-                // Decoding these records takes so long that, without a poll in between, the group might consider this member dead.
+                // Decoding these records can take so long that the group would consider this member dead without a poll.
                 let mut polled = Batch::default();
                 judged = source.poll(&mut polled, 0, Duration::ZERO).map(|()| Flow::Continue).map_err(Error::from);
                 ahead.batch.out_of_range |= polled.out_of_range;
@@ -79,7 +79,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Prefetches the memory that judging these records will read, so that cache misses overlap.
+    /// Prefetches the memory that judging these records will read, to overlap cache misses.
     fn prefetch(&mut self, runs: impl Iterator<Item = (Option<InputId>, Range<usize>)>, keys: &[Keyed]) {
         let (all, mut last) = (&mut self.buffers.prefetched, None);
         let mut load = |of: Option<StateId>, all: &mut Vec<Fingerprint>| {
@@ -187,9 +187,8 @@ impl<B: Broker> Worker<B> {
                 self.checkpoint(false);
                 Ok(flow)
             }
-            // Logging must wait for the replay, and so must the warm-up, because the unlogged changes of the warm-up would otherwise grow
-            // without limit. The worker begins a transaction so that the replay can time out: a replay is given up when the open
-            // transaction is too old.
+            // Logging must wait for the replay. The warm-up must wait as well, because its unlogged changes would otherwise grow without
+            // limit. The worker begins a transaction, because a replay is given up only when the open transaction is too old.
             Stop::Unlogged if self.assignment.is_replaying() => {
                 self.assignment.holds_new_records = true;
                 self.writer.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Rewound), |()| Ok(Flow::Continue))
@@ -300,8 +299,8 @@ impl<B: Broker> RecordLoop<'_, B> {
             let is_much = state.pending.len() >= self.shared.most_unlogged();
             return if is_much { Err(Stop::Unlogged) } else { Ok(()) };
         }
-        // For a record that is written again after an abort, the filter may report the time at which this very record was inserted. So the
-        // time is left out.
+        // If a record is written again after an abort, the filter may report the time when this very record was inserted. The time is then
+        // left out.
         let is_new = self.input.replay_complete();
         let since = match keyed {
             Ok(record) if verdict == Verdict::Duplicate && is_new && route::explains(&self.topic.config, verdict) => {

@@ -1,7 +1,6 @@
 //! Restores partitions that are already assigned to this worker.
 //!
-//! Owns the cases in which a partition's state or its pending verdicts can no longer be used. Must never restore a partition while a
-//! transaction is open.
+//! Handles partitions whose state or pending verdicts can no longer be used. Never restores a partition while a transaction is open.
 
 use super::assignment::inputs_of;
 use super::ids::StateId;
@@ -42,8 +41,7 @@ impl<B: Broker> Worker<B> {
         if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions, why) }
     }
 
-    /// Restores the partitions whose position is outside their log. librdkafka stops reading such a partition and does not report which
-    /// partition it is.
+    /// Restores the partitions whose position is outside their log. librdkafka stops reading such a partition without identifying it.
     pub(super) fn restart_out_of_range(&mut self, source: &B::Consumer) -> Result<(), Error> {
         // The records read so far are valid, and so are their states.
         self.commit(source)?;
@@ -57,7 +55,7 @@ impl<B: Broker> Worker<B> {
         if !outside.is_empty() {
             self.restart(source, &outside, "their next offsets are not in the log")?;
         }
-        // The stopped partition may be one of these partitions, because its position may be inside the log again by now.
+        // The stopped partition may be one of these partitions, because its position may be inside the log again.
         if inside.is_empty() { Ok(()) } else { self.restart_fetching(source, &inside) }
     }
 
@@ -69,15 +67,15 @@ impl<B: Broker> Worker<B> {
         self.restart(source, &[partition], why).map(|()| Flow::Rewound)
     }
 
-    /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so that other partitions can
+    /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so other partitions can
     /// continue. If none of these partitions can be restored, aborts the transaction, and the replay starts again. Later transactions are
-    /// smaller, so that they can be replayed in time.
+    /// smaller and can be replayed in time.
     pub(super) fn give_up_replay(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if let Some(Load { records, bytes }) = self.writer.repeated_too_slowly() {
             tracing::warn!(
                 records,
                 bytes,
-                "the records of the last transaction could not be read and written again in time; limiting transactions to this number of records and bytes"
+                "the records of the last transaction could not be read and written again in time; limiting the number of records and bytes per transaction"
             );
         }
         let missing = self.restorable();
@@ -104,7 +102,7 @@ impl<B: Broker> Worker<B> {
         tracing::warn!(
             records,
             bytes,
-            "transactions time out before the brokers accept them; limiting transactions to this number of records and bytes. If this repeats, raise worker.transaction_timeout"
+            "transactions time out before the brokers accept them; limiting the number of records and bytes per transaction. If the timeouts continue, raise worker.transaction_timeout"
         );
         let why = "transactions must be smaller";
         if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions, why) }

@@ -1,10 +1,10 @@
 //! Rejoins the group after the group fenced this member.
 //!
-//! Owns the decision whether another process uses the same name. Must never process records that the fenced consumer has read, because the
-//! other process may have committed past them.
+//! Decides whether another process uses the same name. Never processes records that the fenced consumer has read, because the other process
+//! may have committed past these records.
 //!
 //! When another process joins with a member's static name (`group.instance.id`), the group fences that member, and its consumer becomes
-//! unusable. The group can also fence a member although there is no such process, for two reasons.
+//! unusable. The group can also fence a member when no other process exists, for two reasons.
 //!
 //! First, if the session ends during an outage of the broker, librdkafka forgets its member id. Until the worker has answered the rebalance
 //! that follows, librdkafka sends heartbeats without an id. The answer can take long, because it may have to wait for a commit to the same
@@ -25,7 +25,7 @@ use std::time::Duration;
 /// The maximum number of rejoins within [`REJOIN_WINDOW`].
 const REJOINS_MAX: usize = 3;
 
-/// The time for which a rejoin counts. Two processes that take the name from each other reach the maximum much faster.
+/// The period for counting rejoins. Two processes that take the name from each other reach the maximum much faster.
 const REJOIN_WINDOW: Duration = Duration::from_secs(600);
 
 const PAUSE: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 //! The input topics of a worker.
 //!
-//! Owns everything derived from the configuration and the cluster metadata. Must never depend on records.
+//! Keeps everything that is derived from the configuration and the cluster metadata. Never depends on records.
 
 use super::ids::{CountsId, InputId, StateId, UnitId};
 use super::outputs::{Forward, Outputs};
@@ -184,7 +184,7 @@ impl Topics {
         self.iter().find(|(_, topic)| topic.config.input == name).map(|(id, _)| id)
     }
 
-    /// Returns the configured topic. For a repartition topic, this is the topic whose records are forwarded to it.
+    /// Returns the configured topic. For a repartition topic, returns the topic whose records are forwarded.
     pub(super) fn configured(&self, id: TopicId) -> TopicId {
         let forwards = |(_, topic): &(TopicId, &InputTopic)| topic.counted == self[id].counted && topic.forward.is_some();
         let configured = self.iter().find(forwards).map_or(id, |(configured, _)| configured);

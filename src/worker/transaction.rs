@@ -1,16 +1,16 @@
 //! The load of the open transaction and its limit.
 //!
-//! Owns the limit: the configured limit, or a smaller limit after transactions that timed out or were replayed too slowly. The limit must
-//! never be smaller than one record or stay small if the brokers accept more.
+//! Sets the limit: the configured limit, or a smaller limit after transactions that timed out or were replayed too slowly. The limit is
+//! never smaller than one record and never stays small if the brokers accept more.
 
 use crate::fault;
 use std::time::{Duration, Instant};
 
-/// The number of key and value bytes at which a transaction is full, because unsent records use memory.
+/// The maximum size of a transaction's keys and values in bytes, because unsent records use memory.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The number by which a load that was too large is divided to get the new limit. Each further timeout without a commit in between divides
-/// by this number again.
+/// The divisor that turns a load that was too large into the new limit. Until the next commit, each further timeout divides by
+/// `SHRINK_DIVISOR` again.
 const SHRINK_DIVISOR: usize = 8;
 
 /// The number of processed records and the size in bytes of the written keys and values.

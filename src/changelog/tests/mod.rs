@@ -154,7 +154,8 @@ fn state(dedup: &mut Dedup) -> State {
         generation.id = number;
     }
     metadata.exact.iter_mut().for_each(|metadata| metadata.next_id = 0);
-    // The watched keys do not affect verdicts, and their counts include records that are in no changelog.
+    // Ignore the watched keys. They do not affect verdicts, and a changelog does not contain their counts, so a rebuilt state has different
+    // counts.
     metadata.watched = None;
     let page = |id| {
         let mut bytes = Vec::new();

@@ -1,6 +1,6 @@
 //! The starting offsets of a group that has committed nothing, with `kafka.start = "latest"`.
 //!
-//! Owns the decision whether the group is new or has lost its offsets. Must never skip records that the group was about to read or let two
+//! Decides whether the group is new or has lost its offsets. Never skips records that the group was about to read, and never lets two
 //! members commit for one partition.
 //!
 //! The owner of partition 0 commits the starting offsets of all partitions of a topic at once. If each member committed only its own
@@ -47,7 +47,7 @@ impl<B: Broker> Worker<B> {
             if !is_any && self.has_begun(source, topic, all)? {
                 tracing::warn!(
                     topic = self.topics[topic].config.input,
-                    "the group has no committed offsets for this topic, but a checkpoint or an internal topic shows that it may have read the topic before; partitions without a checkpoint are read from their beginning"
+                    "the group has no committed offsets for this topic, but a checkpoint, changelog, or repartition topic suggests that the group has read the topic before; ignoring kafka.start = \"latest\" and resuming each partition from its offset in a checkpoint or changelog, or from the beginning if that offset is unknown"
                 );
                 continue;
             }
@@ -60,7 +60,7 @@ impl<B: Broker> Worker<B> {
             *all = begun;
             tracing::info!(
                 topic = self.topics[topic].config.input,
-                "waiting until the owner of partition 0 commits the offsets at which the group starts reading this topic"
+                "waiting until the owner of partition 0 commits the group's starting offsets for this topic"
             );
             self.assignment.unbegun.extend::<Vec<_>>(unbegun);
         }

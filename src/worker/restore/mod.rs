@@ -1,8 +1,8 @@
 //! Restores the state of a partition at the group's committed offset from a checkpoint, the changelog, and the input.
 //!
-//! Owns the choice between these sources. A restore loads the checkpoint, unless it is past the committed offset. A rebuild applies the
-//! changelog after that checkpoint, while the workers process other partitions. If the changelog does not reach the committed offset, a
-//! warm-up reads the input again without emitting. Must never start past the committed offset, unless the log starts after that offset.
+//! Chooses between these sources. A restore loads the checkpoint, unless it is past the committed offset. A rebuild applies the changelog
+//! after that checkpoint, while the workers process other partitions. If the changelog does not reach the committed offset, a warm-up reads
+//! the input again without emitting. Never starts past the committed offset, unless the log starts after that offset.
 
 mod first;
 mod resumption;
@@ -25,8 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl<B: Broker> Worker<B> {
-    /// Restores the states of newly assigned partitions or starts to rebuild them. Returns the offset at which to start reading each
-    /// partition.
+    /// Restores the states of newly assigned partitions or starts to rebuild them. Returns the offset to read each partition from.
     pub(super) fn restore(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<Vec<(TopicPartition, Offset)>, Error> {
         let began = runtime::now();
         let _span = tracing::debug_span!("restore", partitions = partitions.len()).entered();
@@ -125,8 +124,8 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Claims the checkpoints of partitions, before the group's offsets are read. From then on, a former owner in this process cannot save
-    /// these checkpoints.
+    /// Claims the checkpoints of partitions, before the group's offsets are read. After the claim, a former owner in this process cannot
+    /// save these checkpoints.
     fn claim(&mut self, partitions: &[TopicPartition]) {
         for TopicPartition { topic, partition } in partitions {
             let Some(topic) = self.topics.find(topic) else { continue };
@@ -276,7 +275,7 @@ impl<B: Broker> Worker<B> {
                 continue;
             }
             let Some(mut pending) = self.assignment.pending_restores.remove(&unit) else { continue };
-            // If partitions were revoked meanwhile, the states that only these partitions used are not needed.
+            // If partitions were revoked during the rebuild, the states that only these partitions used are not needed.
             pending
                 .states
                 .retain(|&id, _| pending.assigned.iter().any(|assigned| self.topics.states_of(assigned.input()).any(|of| of == id)));
@@ -303,7 +302,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Turns an assigned partition with a restored state into an input. Returns the offset at which to start reading it.
+    /// Turns an assigned partition with a restored state into an input. Returns the offset to read the partition from.
     fn start_input(&mut self, source: &B::Consumer, assigned: AssignedPartition, began: Instant) -> Result<Offset, Error> {
         let resumptions = self.resumptions(source, &assigned, began)?;
         let starts = || resumptions.iter().map(|(_, resumption)| resumption.start);
@@ -330,13 +329,13 @@ impl<B: Broker> Worker<B> {
             }
             if is_elsewhere || state.offset(&assigned.topic_incarnation).is_none() {
                 // No checkpoint has this offset, because the topic is new to the state, or because the log was truncated. So a checkpoint
-                // is written before the first record. Even if this process is killed, the next owner then finds the offset from which it
-                // must read the input to restore an exact state.
+                // is written before the first record. If this process is killed, the next owner of an exact state finds the offset in that
+                // checkpoint and reads the input from there.
                 state.changed = true;
                 state.is_new = true;
                 if state.offsets.is_empty() && topic.changelog.is_some() {
-                    // This state does not contain any record of the changelog. The end offset 0 records this, so that a checkpoint of this
-                    // state is not used once the changelog has been trimmed.
+                    // This state does not contain any record of the changelog. Because of the end offset 0, a checkpoint of this state is
+                    // not used once the changelog has been trimmed.
                     state.changelog.end.get_or_insert(0);
                 }
             }

@@ -1,7 +1,7 @@
 //! Decides where a partition resumes and which records its states must read again.
 //!
-//! Owns the choice between the group's committed offset, the checkpoints, and the start of the log. Must never resume past the committed
-//! offset, unless the log starts after that offset.
+//! Chooses between the group's committed offset, the checkpoints, and the start of the log. Never resumes past the committed offset, unless
+//! the log starts after that offset.
 
 use super::super::ids::StateId;
 use super::super::partition::PartitionState;
@@ -14,13 +14,13 @@ use crate::record::{Offset, TopicId};
 use crate::stats::add;
 use std::time::Instant;
 
-/// The offset at which a state resumes and the end of its warm-up.
+/// The resume offset of a state and the end of its warm-up.
 pub(super) struct Resumption {
     pub(super) start: Offset,
-    /// The end of the warm-up. If there is no warm-up, this is the offset of the state: `start`, or a lower offset if the records from
-    /// there to `start` have expired or do not belong to the state.
+    /// The end of the warm-up. Without a warm-up, the offset of the state: `start`, or a lower offset if the records in between have
+    /// expired or do not belong to the state.
     pub(super) warm_until: Offset,
-    /// True if the partition resumes at the end of the log, because the log ends below the offset that the group had reached.
+    /// True if the partition resumes at the end of the log, because the log ends below the group's last position.
     pub(super) is_elsewhere: bool,
 }
 
@@ -99,8 +99,7 @@ impl<B: Broker> Worker<B> {
         state.group_offsets.get(&*assigned.topic_incarnation).copied()
     }
 
-    /// Returns the offset at which each rule's state resumes, with its warm-up. After their warm-ups, all states continue at the same
-    /// offset.
+    /// Returns the resume offset and the warm-up of each rule's state. After their warm-ups, all states continue at the same offset.
     pub(super) fn resumptions(
         &self,
         source: &B::Consumer,
@@ -131,9 +130,9 @@ impl<B: Broker> Worker<B> {
                     reached.max(low)
                 }
                 (Some(stored), _) if stored >= low => {
-                    // Checkpoints are written at the starting offset and after commits, so the group had started at this offset or
-                    // committed it.
-                    tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset; resuming from the offset in the checkpoint");
+                    // Checkpoints are written at the starting offset and after commits, and changelog records are part of a commit. So the
+                    // group had started at this offset or was committing it.
+                    tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset; resuming from the offset in the checkpoint or changelog");
                     stored
                 }
                 // The group may have started before. It must then read all records that are still in the log.
@@ -174,18 +173,17 @@ impl<B: Broker> Worker<B> {
         })
     }
 
-    /// Handles a log that ends before the offset up to which the group has read it. If the brokers report no topic ids, assumes that the
-    /// topic was recreated.
+    /// Handles a log that ends before the group's last position. If the brokers report no topic ids, assumes that the topic was recreated.
     fn truncated(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, read: Offset) -> Result<Resumption, Error> {
         let (partition, end) = (&assigned.partition, assigned.high);
         if !assigned.has_id() {
-            tracing::error!(partition = %partition, read, end, "the offset up to which the group has read is past the end of the partition, so the topic may have been recreated; reading the partition from its beginning");
+            tracing::error!(partition = %partition, read, end, "the group's last position is past the end of the partition, so the topic may have been recreated; reading the partition from its beginning");
             return Ok(Resumption::at(assigned.low));
         }
         match self.shared.config.kafka.on_truncation {
             OnTruncation::Fail => Err(Error::Truncated { partition: partition.clone(), end, read }),
             OnTruncation::Continue => {
-                tracing::error!(partition = %partition, read, end, "the log ends below the offset up to which the group has read, because the log was truncated or the group's offset was set past the end; continuing at the end of the log");
+                tracing::error!(partition = %partition, read, end, "the log ends below the group's last position, because the log was truncated or the group's offset was set past the end; continuing at the end of the log");
                 Ok(Resumption { is_elsewhere: true, ..self.warm_up(source, rule, assigned, end)? })
             }
         }
@@ -236,7 +234,7 @@ impl<B: Broker> Worker<B> {
                 let window = window.length_ms().filter(|_| time.is_none());
                 let oldest = match assigned.note().first {
                     Some(first) => first.clamp(assigned.low, resume),
-                    // With `start = "latest"`, the group may have skipped these records. It has never emitted a skipped record, so their
+                    // With `start = "latest"`, the group may have skipped these records. A skipped record was never emitted, so their
                     // keys must not count as seen.
                     None if self.shared.config.kafka.start == Start::Latest && !self.topics[rule].is_internal => resume,
                     None => assigned.low,
