@@ -1,7 +1,7 @@
 //! The dedup state of one partition of one key space: decides a verdict from a fingerprint and a time.
 //!
-//! This module owns stream time and the rules of the window. The same records in the same order always produce the same verdicts and the
-//! same state. The module must therefore never look at a clock: time comes with each record.
+//! This module keeps stream time and applies the rules of the window. The same records in the same order always produce the same verdicts
+//! and the same state. The module therefore never looks at a clock: time comes with each record.
 
 mod emit;
 mod rules;
@@ -63,8 +63,8 @@ pub struct Dedup {
     rules: Rules,
     filter: Option<Box<dyn Filter>>,
     exact: Option<Exact>,
-    /// An exact sample of keys, which measures the filter's errors. `None` if there is an exact store, because a filter's errors then
-    /// change no verdict.
+    /// An exact sample of keys, which measures the filter's errors. `None` if there is an exact store, because the filter's errors then do
+    /// not affect verdicts.
     watched: Option<WatchedKeys>,
     stream_time: Option<Timestamp>,
     corrected: u64,
@@ -92,7 +92,7 @@ impl Dedup {
         Some(WatchedKeys::new(capacity, lifetime))
     }
 
-    /// Returns the rules with which the state was created.
+    /// Returns the rules of the state.
     #[must_use]
     pub const fn rules(&self) -> &Rules {
         &self.rules
@@ -138,9 +138,9 @@ impl Dedup {
         Ok(Verdict::Unseen)
     }
 
-    /// Returns the latest record time for which [`Dedup::judge_batch`] may be called: the end of the open slice. Until then, no slice
-    /// expires. Returns `None` if records must be judged one by one. This is the case with `refresh`, for `stable`, in a window by count,
-    /// if late records are not emitted, and until the first time is known.
+    /// Returns the maximum record time for [`Dedup::judge_batch`]: the end of the open slice. No slice expires before that time. Returns
+    /// `None` if records must be judged one by one: with `refresh`, for `stable`, in a window by count, if late records are not emitted,
+    /// and before any time is known.
     #[must_use]
     pub fn batch_horizon(&self) -> Option<Timestamp> {
         let Rules { window, refresh, late, filter, .. } = self.rules;
@@ -153,8 +153,7 @@ impl Dedup {
     /// with one entry per record: true for a duplicate, false for an unseen record.
     ///
     /// # Errors
-    /// Returns [`ExactError`] at the first record that cannot be decided. `seen` then has only the results of the records before that
-    /// record.
+    /// Returns [`ExactError`] at the first record that cannot be decided. `seen` then has only the results of the earlier records.
     pub fn judge_batch(&mut self, fingerprints: &[Fingerprint], times: &[Timestamp], seen: &mut Vec<bool>) -> Result<(), ExactError> {
         seen.clear();
         let judged = match (&mut self.filter, &self.exact) {
@@ -169,9 +168,9 @@ impl Dedup {
         judged
     }
 
-    /// Retracts a key because a record asks for it: the next record with this key is unseen. If there is an exact store, retracting a key
-    /// that is not remembered deletes nothing. Without an exact store, the filter can delete a different key instead, with the probability
-    /// of a false positive. Always returns [`Verdict::Retracted`].
+    /// Retracts the key of a record: the next record with this key is unseen. If there is an exact store, retracting an unknown key deletes
+    /// nothing. Without an exact store, the filter can delete a different key instead, with the probability of a false positive. Always
+    /// returns [`Verdict::Retracted`].
     ///
     /// # Errors
     /// Returns [`ExactError`] if the archive cannot be read.
@@ -189,7 +188,7 @@ impl Dedup {
         }
     }
 
-    /// Returns true if a key is seen. Otherwise, inserts it.
+    /// Returns true if a key is seen. Otherwise, inserts the key.
     #[inline]
     fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         // Unless the exact store counts keys for the filter, one call of the filter looks the key up and inserts it.
@@ -293,9 +292,9 @@ impl Dedup {
         Ok(changed)
     }
 
-    /// Returns `None` if a record with this key would be emitted. If the record would be dropped, returns the slice into which the key was
-    /// inserted, or `Some(None)` if the slice is not stored. Does not consider whether the record is late. With [`Emit::OnChange`], ignores
-    /// the content: returns `Some` if any content of the key is known.
+    /// Returns `None` if a record with this key would be emitted. If the record would be dropped, returns the key's slice, or `Some(None)`
+    /// if the slice is not stored. Does not check if the record is late. With [`Emit::OnChange`], ignores the content: returns `Some` if
+    /// any content of the key is known.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -310,8 +309,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the start time of the slice into which a seen key was inserted, in milliseconds of record time. `None` if the key is not
-    /// seen, if the kind does not store slices, in a window by count, and if [`Rules::refresh`] is set.
+    /// Returns the start time of a seen key's slice, in milliseconds of record time. `None` if the key is not seen, if the kind does not
+    /// store slices, in a window by count, and if [`Rules::refresh`] is set.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -319,7 +318,7 @@ impl Dedup {
         if self.rules.refresh || self.rules.window.length_ms().is_none() {
             return Ok(None);
         }
-        // A key that was inserted before any time was known has slice 0, so this slice does not show a time.
+        // Slice 0 also contains the keys that were inserted before any time was known, so slice 0 does not show a time.
         let slice = self.would_drop(fingerprint)?.flatten().filter(|&slice| slice != Slice::default());
         Ok(slice.and_then(|slice| self.rules.window.start_of(slice)))
     }
@@ -421,8 +420,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the slice into which keys are inserted. For a kind without slices, returns its [`Filter::expiry_clock`]. The clock never
-    /// goes back. `None` if the kind has slices, the window is by time, and no time is known yet.
+    /// Returns the slice for new keys. For a kind without slices, returns its [`Filter::expiry_clock`]. The clock never goes back. `None`
+    /// if the kind has slices, the window is by time, and no time is known yet.
     #[must_use]
     #[inline]
     pub fn clock(&self) -> Option<Slice> {
@@ -447,8 +446,8 @@ impl Dedup {
         self.filter.as_ref().and_then(|filter| filter.replay_info())
     }
 
-    /// Advances to the time and the [clock](Self::clock) that the changelog has for the keys that follow. If `clock` is `None`, as for a
-    /// changelog that was written under different settings, only time advances.
+    /// Advances to the time and the [clock](Self::clock) that the changelog has for the keys that follow. If `clock` is `None`, for example
+    /// because the changelog was written with different settings, only time advances.
     pub fn resume(&mut self, time: Option<Timestamp>, clock: Option<Slice>, replay_info: Option<u64>) {
         self.advance(time, Timestamp::MAX);
         let Some(clock) = clock else { return };

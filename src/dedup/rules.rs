@@ -1,5 +1,5 @@
-//! The rules of a key space. The bits of a stored state depend on the window, the kind of filter, `exact`, and `emit`, so these must never
-//! change while the state exists.
+//! The rules of a key space. The bits of a stored state depend on the window, the kind of filter, `exact`, and `emit`, so these rules must
+//! stay the same while the state exists.
 
 use super::Emit;
 use crate::filter::{Exact, Filter, Slice, Spec, Window};
@@ -22,7 +22,7 @@ pub enum Late {
 /// The rules of one key space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
-    /// The time or number of keys for which a key stays seen.
+    /// The time or number of keys until a seen key expires.
     pub window: Window,
     /// The kind and size of a partition's filter, or `None` if there is only an exact store.
     pub filter: Option<Spec>,

@@ -1,6 +1,6 @@
 //! Storing and restoring a state: metadata, the filter's pages, and changes of the exact store.
 //!
-//! This module owns the validation of a stored state. It must never accept a state that does not match its rules.
+//! This module validates stored states. It never accepts a state that does not match its rules.
 
 use super::{Dedup, Rules, WatchedKeys};
 use crate::filter::{Archive, Exact, ExactMetadata, Filter, FilterMetadata, GenerationId, MetadataError, PageId, Part, Slice, Usage};
@@ -19,13 +19,13 @@ impl Dedup {
         }
     }
 
-    /// Returns the filter, if there is one, so that its pages can be stored.
+    /// Returns the filter, if there is one, for storing its pages.
     #[must_use]
     pub fn filter(&self) -> Option<&dyn Filter> {
         self.filter.as_deref()
     }
 
-    /// Returns the exact store, if there is one, so that its changes can be stored.
+    /// Returns the exact store, if there is one, for storing its changes.
     #[must_use]
     pub const fn exact(&self) -> Option<&Exact> {
         self.exact.as_ref()
@@ -38,7 +38,7 @@ impl Dedup {
         }
     }
 
-    /// Notes that a checkpoint may have stored the state, although this is not confirmed yet.
+    /// Notes that a checkpoint may have stored the state, although the write is not confirmed yet.
     pub fn mark_stored(&mut self) {
         if let Some(exact) = &mut self.exact {
             exact.mark_stored();
@@ -55,7 +55,7 @@ impl Dedup {
         }
     }
 
-    /// Marks all pages of the filter that contain data as not stored, so that the next checkpoint stores them.
+    /// Marks all pages of the filter that contain data as not stored. The next checkpoint then stores these pages.
     pub fn mark_stale(&mut self) {
         if let Some(filter) = &mut self.filter {
             filter.mark_stale();
@@ -91,7 +91,7 @@ impl Dedup {
     /// Reads the bytes of a page into the filter.
     ///
     /// # Errors
-    /// Returns [`MetadataError`] if there is no such page, or if the length is wrong.
+    /// Returns [`MetadataError`] if the filter does not have this page, or if the length is wrong.
     pub fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError> {
         self.filter.as_mut().map_or(Err(MetadataError::Page(id)), |filter| filter.read_page(id, bytes))
     }
@@ -114,7 +114,7 @@ pub struct DedupMetadata {
 }
 
 impl DedupMetadata {
-    /// Returns the parts in which the filter is stored, or nothing if there is only an exact store.
+    /// Returns the stored parts of the filter, or nothing if there is only an exact store.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         self.filter.as_ref().map_or_else(Vec::new, FilterMetadata::parts)

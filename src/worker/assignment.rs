@@ -1,6 +1,6 @@
 //! The partitions assigned to a worker, with their progress and dedup state.
 //!
-//! Owns the inputs, the states, and the partitions that wait for a state. Must never talk to a broker.
+//! Keeps the inputs, the states, and the partitions that wait for a state. This module never talks to a broker.
 
 use super::ids::{InputId, StateId, UnitId};
 use super::input::Input;
@@ -27,7 +27,7 @@ pub(super) struct Assignment {
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
     /// Partitions of topics that the group has not started to read.
     pub(super) unbegun: Vec<AssignedPartition>,
-    /// The time at which to check again whether the group has started to read the topics in `unbegun`.
+    /// The earliest time of the next check for committed offsets of the topics in `unbegun`.
     pub(super) unbegun_due: Instant,
     /// The end offsets of all partitions at the time of the assignment, for topics in `unbegun` whose partition 0 this worker owns.
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
@@ -39,7 +39,7 @@ pub(super) struct Assignment {
     /// True if new records, which have no verdict yet, wait for the next commit. They may have to wait during a replay and after the worker
     /// has passed over the rest of a batch.
     pub(super) holds_new_records: bool,
-    /// The last epoch of the checkpoint store that the worker has seen. A different epoch shows that the store was quarantined since then.
+    /// The last known epoch of the checkpoint store. The epoch changes when the store is quarantined.
     pub(super) store_epoch: u64,
 }
 
@@ -94,8 +94,8 @@ impl Assignment {
     }
 
     /// True if the open transaction still lacks records of the aborted transaction. A single transaction must commit all of these records.
-    /// Otherwise, the changelog would lose the order in which the records were judged, and the committed stream time could be ahead of the
-    /// committed records. Ignores inputs that stopped before a record that ends the worker.
+    /// Otherwise, the changelog would lose the order of the verdicts, and the committed stream time could be ahead of the committed
+    /// records. Ignores inputs that stopped before a record that ends the worker.
     pub(super) fn is_replaying(&self) -> bool {
         self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }
@@ -147,9 +147,9 @@ impl Assignment {
     }
 
     /// Returns the offsets to commit, with their metadata. Partitions that advanced come first, because [`Assignment::committed`] relies on
-    /// that order. If a partition has not advanced but its changelog gets a record, its current offset is committed again, because brokers
-    /// check the worker's group membership only when it commits offsets. For a partition without a committed offset, the starting offset is
-    /// committed.
+    /// that order. If a partition has not advanced but its changelog gets a record, its current offset is committed again. The brokers
+    /// check the worker's group membership only when the worker commits offsets. For a partition without a committed offset, the starting
+    /// offset is committed.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
         let announces = |input: &Input| self.states_of(input).any(|(_, state)| state.announced != Announced::Complete);
@@ -212,8 +212,8 @@ impl Assignment {
         }
     }
 
-    /// Notes the offsets at which changelog records were committed and drops the pending changes that these records contain. Returns false
-    /// if a changelog was recreated.
+    /// Notes the offsets of the committed changelog records and drops the pending changes in these records. Returns false if a changelog
+    /// was recreated.
     pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) -> bool {
         let mut are_same = true;
         for (&id, state) in &mut self.states {

@@ -1,7 +1,8 @@
 //! The schedule of checkpoints.
 //!
-//! Owns the rule that a checkpoint contains the effects of exactly the records below its offsets. Must never take a checkpoint while any
-//! record past the committed offset has a verdict, or trim a repartition topic past the offset in a checkpoint.
+//! Decides when to write the checkpoint of a state. A checkpoint contains the effects of exactly the records below its offsets, so this
+//! module never takes a checkpoint while any record past the committed offset has a verdict. It never trims a repartition topic past the
+//! offset in a checkpoint.
 
 use super::Worker;
 use super::assignment::{Assignment, inputs_of};
@@ -60,7 +61,7 @@ impl<B: Broker> Worker<B> {
         }
         let due = if all { self.assignment.states.keys().copied().collect() } else { self.due() };
         let bytes: u64 = due.into_iter().map(|id| self.save(id)).sum();
-        // Large checkpoints postpone the next scheduled checkpoint, which keeps the average write rate below the limit.
+        // Large checkpoints postpone the next scheduled checkpoint to keep the average write rate below the limit.
         let config = &self.shared.config;
         let rate = (config.state.max_write_rate / u64::from(config.worker.workers)).max(1);
         self.schedule.put_off(runtime::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));

@@ -1,8 +1,8 @@
 //! Detection of keys that occur in more than one partition. Duplicates across partitions are emitted, because each partition has its own
 //! state.
 //!
-//! Owns a sample of the keys that were unseen in this process, with their partitions. The sample takes one key in 1,024 by fingerprint, so
-//! all workers sample the same keys. Must never change a verdict.
+//! Keeps a sample of the keys that were unseen in this process, with their partitions. The fingerprint selects one key in 1,024, so all
+//! workers sample the same keys. This module never changes a verdict.
 
 use super::topics::InputTopic;
 use crate::dedup::Emit;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 const SAMPLE: u128 = 1024;
-/// The maximum number of sampled keys, which use a few megabytes. The oldest keys are dropped.
+/// The maximum number of sampled keys. They use a few megabytes. If the sample is full, a new key replaces the oldest key.
 const KEYS_MAX: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -27,12 +27,12 @@ struct Seen {
 }
 
 impl CrossPartitionKeys {
-    /// Notes the partition in which a key was unseen, if the key is sampled. If the key was last unseen in a different partition, returns
-    /// that partition.
+    /// Notes the partition of an unseen key if the key is sampled. If the key was last unseen in a different partition, returns the other
+    /// partition.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, emit: Emit, partition: i32) -> Option<i32> {
-        // The low bits of a fingerprint come from the key, even if the high half is a hash of the content. So the choice of the sample does
-        // not depend on the content.
+        // The low bits of a fingerprint come from the key, even if the high half is a hash of the content. So the content does not affect
+        // the sample.
         if !fingerprint.0.is_multiple_of(SAMPLE) {
             return None;
         }

@@ -1,6 +1,6 @@
 //! The records of a batch as columns: one vector per field, in the form that a filter takes.
 //!
-//! Owns the choice of records that can be judged in one batch. Must never hold more than one batch or allocate per record.
+//! Selects the records that can be judged in one batch. The columns never hold more than one batch and never allocate per record.
 
 use super::key_reader::Keyed;
 use crate::broker::Record;
@@ -14,8 +14,8 @@ pub(super) struct Columns {
     /// True for each duplicate.
     pub(super) seen: Vec<bool>,
     pub(super) verdicts: Vec<Verdict>,
-    /// For each record, the start time of the slice into which the key of a duplicate was inserted, if known. Empty if duplicates are
-    /// written without headers or not at all.
+    /// One entry per record: for a duplicate, the start time of its key's slice, if known. Empty if duplicates are written without headers
+    /// or not at all.
     pub(super) since: Vec<Option<Timestamp>>,
 }
 

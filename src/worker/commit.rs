@@ -1,7 +1,7 @@
 //! Ends transactions: commits them, aborts them, or resolves an unknown outcome.
 //!
-//! Owns the recovery from every failed transaction. After an abort, each partition must be at its committed offset. Must never forget the
-//! verdict of an uncommitted record.
+//! Recovers from every failed transaction. After an abort, each partition is at its committed offset. This module never forgets the verdict
+//! of an uncommitted record.
 
 use super::assignment::{Assignment, inputs_of};
 use super::input::Input;
@@ -19,10 +19,10 @@ use crate::stats::add;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The number of consecutive aborts after which the worker looks for the cause. It looks again at every multiple of this number.
+/// The number of consecutive aborts before the worker looks for the cause, and before it looks again.
 const ABORTS_SUSPECT: u32 = 4;
 
-/// The factor by which batches shrink after a broker rejects a batch without naming the record.
+/// The divisor of the batch size after a broker rejects a batch without identifying the record.
 const SHRINK_DIVISOR: usize = 8;
 
 impl<B: Broker> Worker<B> {
@@ -37,8 +37,8 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Commits the starting offsets of this worker's partitions before their first record is read, so that the next owner starts at the
-    /// same offsets.
+    /// Commits the starting offsets of this worker's partitions before their first record is read. The next owner then starts at the same
+    /// offsets.
     pub(super) fn commit_beginnings(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let begins = self.assignment.inputs.values().any(|input| input.group().offset.is_none());
         if self.writer.is_open() || !begins || self.assignment.is_replaying() {
@@ -153,14 +153,14 @@ impl<B: Broker> Worker<B> {
             return Ok(());
         }
         tracing::info!(
-            "a late copy of a request of the last transaction may still arrive at a broker; replacing the producer to fence that copy"
+            "a late copy of a request from the last transaction may still reach a broker; replacing the producer to fence the copy"
         );
         self.writer.replace_sink(&self.shared, self.number, self.writer.sink.batch_bytes())
     }
 
     /// Without transactions, proves that this worker is still a member of the group before it announces itself as the owner of a partition.
-    /// To prove it, the worker commits the group's current offsets, which the brokers reject if the worker is no longer a member. An
-    /// announcement has a higher epoch than any earlier record in the changelog. Without the proof, a member that was suspended and
+    /// For the proof, the worker commits the group's current offsets. The brokers reject this commit if the worker is no longer a member.
+    /// An announcement has a higher epoch than any earlier record in the changelog. Without the proof, a member that was suspended and
     /// replaced could read the announcement of its successor and then outrank the successor. Nothing would undo the changelog records that
     /// the suspended member then writes.
     fn prove_membership(&mut self, source: &B::Consumer) -> Result<(), SinkError> {
@@ -179,8 +179,8 @@ impl<B: Broker> Worker<B> {
             state.logging.clear();
             let Some(changelog) = &topic.changelog else { continue };
             let inputs = || inputs_of(&self.topics, inputs, id);
-            // `warms_up` is also true for the last commit of a warm-up, because the state becomes complete only with the last record of
-            // that commit. The next commit announces that the state is complete.
+            // `warms_up` is also true for the last commit of a warm-up, because the last record of that commit completes the state. The
+            // next commit announces that the state is complete.
             let warms_up = inputs().any(|input| input.logs_warm_up(id));
             let announces = state.announced.is_behind(warms_up);
             let mut spans: Vec<_> = inputs().map(|input| input.unlogged(id)).filter(|span| announces || span.start < span.end).collect();
@@ -235,7 +235,7 @@ impl<B: Broker> Worker<B> {
             SinkError::Fenced(reason) => return self.resolve_fenced(source, &reason),
             SinkError::Abort(reason) => {
                 self.writer.aborts = self.writer.aborts.saturating_add(1);
-                tracing::warn!(reason, attempt = self.writer.aborts, "the commit failed; the worker processes its records again");
+                tracing::warn!(reason, attempt = self.writer.aborts, "the commit failed; the worker processes the records again");
                 self.diagnose_aborts(&reason);
                 None
             }
@@ -277,7 +277,7 @@ impl<B: Broker> Worker<B> {
         let offsets = self.assignment.forwarded(&self.topics);
         let is_repartition_topic = |name: &str| self.topics.iter().any(|(_, topic)| topic.forwards_to(name));
         let is_forwarded = |refused: &Refused| is_repartition_topic(&refused.topic);
-        // The offset of a forwarded record must also not be committed if the record failed for another reason, such as a delivery timeout.
+        // If a forwarded record failed for another reason, for example a delivery timeout, its offset must not be committed either.
         while !offsets.is_empty() && !refused.iter().any(is_forwarded) && !self.writer.sink.failed_to_deliver(is_repartition_topic) {
             match self.writer.sink.commit(&offsets, source, None) {
                 Ok(()) => return self.assignment.note_forwarded(offsets),
@@ -288,8 +288,8 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Changes the verdicts of records that their topics rejected. Returns false if the broker did not name the records. The caller then
-    /// retries with smaller batches, down to one record per batch.
+    /// Changes the verdicts of records that their topics rejected. Returns false if the broker did not identify the records. The caller
+    /// then retries with smaller batches, down to one record per batch.
     fn isolate_rejected(&mut self, refused: Vec<Refused>) -> Result<bool, Error> {
         // Each attempt leaves fewer rejected records, so these aborts do not count as consecutive aborts.
         self.writer.aborts = 0;

@@ -1,13 +1,13 @@
 //! Errors that end a worker.
 //!
-//! Owns the error messages, which tell the operator what to do. Must never contain an error that a retry can fix.
+//! Defines the error messages, which tell the operator what to do. This module never contains an error that a retry can fix.
 
 use crate::broker;
 use crate::checkpoint;
 use crate::filter::CapacityError;
 use crate::record::{Invalid, Offset, TopicPartition};
 
-/// An error after which the worker cannot continue. The next owner processes the uncommitted records again.
+/// A fatal error of a worker. The next owner processes the uncommitted records again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,7 +20,7 @@ pub enum Error {
     Invalid {
         partition: TopicPartition,
         offset: Offset,
-        /// The reason why the record is invalid or why a broker rejected it.
+        /// The error in the record, or the reason for its rejection by a broker.
         invalid: Invalid,
     },
     /// A state that cannot be restored, with `state.cold_start = "fail"`.
@@ -29,26 +29,26 @@ pub enum Error {
     )]
     ColdStart {
         partition: TopicPartition,
-        /// The reason why the state cannot be restored.
+        /// The reason for the failed restore.
         why: String,
     },
     /// A filter without room for another key.
     #[error("{partition} offset {offset}: {full}")]
     Full {
         partition: TopicPartition,
-        /// The offset of the record whose key does not fit into the filter. The record is not lost: its offset is not committed, so the
-        /// record is read again after a restart.
+        /// The offset of the record with the key that does not fit into the filter. The record is not lost. Its offset is not committed, so
+        /// the record is read again after a restart.
         offset: Offset,
         full: CapacityError,
     },
-    /// A log that ends before the offset up to which the group has read it, with `kafka.on_truncation = "fail"`.
+    /// A log that ends before the group's last position, with `kafka.on_truncation = "fail"`.
     #[error(
         "{partition} ends at offset {end}, but the group has read up to offset {read}; the log was truncated, for example by an unclean leader election, or the group's offset was set past the end. To continue at the end of the log, set kafka.on_truncation to \"continue\". If records were written after a truncation, reset the group's offset to the first of these records instead"
     )]
     Truncated {
         partition: TopicPartition,
         end: Offset,
-        /// The offset up to which the group has read the log. It is past `end`.
+        /// The group's last position, which is past `end`.
         read: Offset,
     },
     /// Any other error that a retry cannot fix.

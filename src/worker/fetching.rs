@@ -1,6 +1,6 @@
-//! The offsets from which the consumer fetches.
+//! Keeps the consumer fetching from the positions of the partitions.
 //!
-//! Owns the recovery of a partition whose fetch failed or stopped. Must never change a position.
+//! Recovers partitions after a fetch failed or stopped. This module never changes a position.
 
 use super::input::Input;
 use super::stall::Wait;

@@ -1,7 +1,7 @@
 //! Starts a group with `start = "latest"`: commits the end offsets of its topics as starting offsets and then lets the workers read their
 //! partitions.
 //!
-//! Owns the wait until the starting offsets of a topic are committed. `restore/first.rs` decides which partitions wait.
+//! Waits until the starting offsets of a topic are committed. `restore/first.rs` decides which partitions wait.
 
 use super::pending_restore::AssignedPartition;
 use super::{Error, Flow, Worker};

@@ -1,6 +1,6 @@
 //! Ids of inputs, states, and counters.
 //!
-//! An id is only a key. It does not show that the worker owns an input or a state with this id.
+//! An id is only a key. The existence of an id does not show that the worker owns the input or the state.
 
 use crate::record::{SpaceId, TopicId};
 

@@ -1,12 +1,12 @@
 //! The records written in the open transaction.
 //!
-//! Owns the origin of each record, which identifies the record if a broker rejects it. Must never hold more than a few bytes per record,
-//! because a transaction can have millions of records.
+//! Keeps the origin of each record, which identifies the record if a broker rejects it. This module never holds more than a few bytes per
+//! record, because a transaction can have millions of records.
 
 use super::ids::InputId;
 use crate::record::{Offset, Timestamp};
 
-/// The sampling interval for latency. One in this many written records is measured.
+/// The sampling interval for latency: one in `TIMED` written records is measured.
 const TIMED: usize = 64;
 
 #[derive(Default)]

@@ -1,8 +1,8 @@
-//! The progress of an input partition: its offsets, its uncommitted verdicts, and the reason why it waits.
+//! The progress of an input partition: its offsets, its uncommitted verdicts, and its wait state.
 //!
-//! Owns the rules for these offsets and is the only module that sets them. `committed` is at most `position`, and an abort resets
-//! `position` to `committed`. A verdict is kept until an offset past its record is committed. Must never talk to a broker or forget the
-//! verdict of an uncommitted record.
+//! Only this module sets these offsets. `committed` is at most `position`, and an abort resets `position` to `committed`. A verdict is kept
+//! until an offset past its record is committed. This module never talks to a broker and never forgets the verdict of an uncommitted
+//! record.
 
 use super::ids::StateId;
 use super::pending_restore::AssignedPartition;
@@ -17,7 +17,7 @@ use crate::record::{Invalid, Offset, Timestamp, TopicId, TopicPartition, Verdict
 use crate::runtime;
 use std::time::Instant;
 
-/// The time in milliseconds for which fetches must fail before the status shows a partition as unreadable.
+/// The minimum duration of failing fetches before the status shows a partition as unreadable, in milliseconds.
 const UNREADABLE_MS: Timestamp = 5_000;
 
 pub(super) struct Input {
@@ -27,7 +27,7 @@ pub(super) struct Input {
     /// The topic, identified by its first rule.
     pub(super) topic: TopicId,
     states: Vec<StateProgress>,
-    /// The offset at which the group started to read the partition, if known.
+    /// The group's starting offset in the partition, if known.
     first: Option<Offset>,
     /// The offset of the next record to process.
     position: Offset,
@@ -49,14 +49,14 @@ pub(super) struct Input {
     pub(super) ends_worker: bool,
     /// Set while the partition makes no progress and is not at the end of its log.
     pub(super) stall: Option<Stall>,
-    /// The position at which the last fetch failed, with the time of the first failure at that position.
+    /// The position of the last failed fetch, with the time of the first failure at that position.
     failing: Option<(Offset, Timestamp)>,
 }
 
 impl Input {
     /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up of at least one state. If
-    /// `warm_until` is less than `start`, the records in between are skipped, because they have expired or belong to no state. `first` is
-    /// the offset at which the group started. `group` is the group's committed offset.
+    /// `warm_until` is less than `start`, the records in between are skipped, because they have expired or do not belong to any state.
+    /// `first` is the group's starting offset. `group` is the group's committed offset.
     pub(super) fn new(
         assigned: AssignedPartition,
         states: Vec<StateProgress>,
@@ -94,7 +94,7 @@ impl Input {
         self.states.iter().find(|progress| progress.state == state)
     }
 
-    /// Returns the offset up to which a state contains the effects of the input's records.
+    /// Returns the offset of the first record whose effect is not in a state yet.
     pub(super) fn reached(&self, state: StateId) -> Offset {
         let start = self.progress(state).map_or(0, |progress| progress.start);
         self.position.max(start)
@@ -151,7 +151,7 @@ impl Input {
         self.warming_up
     }
 
-    /// Ends the warm-up, because a record after it is being processed. Returns false if the warm-up had already ended.
+    /// Ends the warm-up. Called when a record after the warm-up is processed. Returns false if the warm-up had already ended.
     #[inline]
     pub(super) fn end_warm_up(&mut self) -> bool {
         std::mem::take(&mut self.warming_up)
@@ -169,8 +169,8 @@ impl Input {
         self.committed.max(self.warm_until)
     }
 
-    /// Returns the latest timestamp to which the record at this offset may advance a state's stream time. For a record of a warm-up, this
-    /// is the stream time at the end of the warm-up, if known. Otherwise, this is `now`.
+    /// Returns the maximum stream time that the record at this offset may set. For a record of a warm-up, returns the stream time at the
+    /// end of the warm-up, if known. Otherwise, returns `now`.
     #[inline]
     pub(super) fn max_timestamp(&self, state: StateId, offset: Offset, now: Timestamp) -> Timestamp {
         if !self.is_warm_up(offset) {
@@ -259,7 +259,8 @@ impl Input {
         self.states.iter_mut().filter(|progress| progress.state == state).for_each(|progress| progress.checkpointed = position);
     }
 
-    /// Returns the offset below which the checkpoints of all states contain the effects of the input's records.
+    /// Returns the lowest checkpointed offset of the input's states. All their checkpoints contain the effects of the records below this
+    /// offset.
     pub(super) fn checkpointed(&self) -> Offset {
         self.states.iter().map(|progress| progress.checkpointed).min().unwrap_or_default()
     }
@@ -318,7 +319,7 @@ impl Input {
     /// Returns to the committed offset after the open transaction was aborted. The verdicts stay, because the records are read again.
     pub(super) fn rewind(&mut self) {
         if self.is_ahead() {
-            // The partition reads earlier records again first, and those records do not wait for this schema.
+            // After the rewind, the next record is an earlier record that does not wait for this schema.
             self.blocked_on_schema = None;
         }
         self.position = self.committed;
@@ -329,14 +330,15 @@ impl Input {
         }
     }
 
-    /// True if no record is held back: none was passed over, none waits for a schema or ends the worker, and the replay is complete.
+    /// True if no record is held back. False after a record was passed over, while the partition is paused, if the next record waits for a
+    /// schema or ends the worker, and during a replay.
     fn is_up_to_date(&self) -> bool {
         let is_read = self.wait == Wait::No || fault::defect("passed_over_records_stepped_over");
         is_read && self.blocked_on_schema.is_none() && !self.ends_worker && self.verdicts.replay_complete()
     }
 
-    /// Advances past offsets below `to` that have no record to process, such as those of control records and aborted records. Returns true
-    /// if the new position must be committed.
+    /// Advances past offsets below `to` that have no record to process, for example the offsets of control records and aborted records.
+    /// Returns true if the new position must be committed.
     pub(super) fn step_over(&mut self, to: Offset) -> bool {
         if to <= self.position || !self.is_up_to_date() || fault::defect("markers_not_stepped_over") {
             return false;
@@ -451,7 +453,7 @@ mod tests {
         assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "not committed yet");
     }
 
-    /// A state that was restored to a later offset than the other states of its input never processes a record twice.
+    /// A state never processes a record twice, even if it was restored to a later offset than the other states of its input.
     #[test]
     fn each_state_warms_up_from_its_own_offset() {
         let state = |space| StateId { space: SpaceId(space), partition: 0 };

@@ -1,7 +1,7 @@
 //! Detection of duplicates whose content differs from an earlier record with the same key. Such a duplicate suggests that the configured
 //! key lacks a field.
 //!
-//! Owns the report about such duplicates. [`crate::content`] does the comparison. Must never change a verdict or log the content of a
+//! Reports such duplicates. [`crate::content`] compares the contents. This module never changes a verdict and never logs the content of a
 //! record.
 
 use super::Shared;
@@ -34,7 +34,7 @@ pub(super) fn watch<B: Broker>(
     let format = topic.config.formats.value();
     let differs = contents.take(key, verdict, || values.open(format, message.value(), message.headers(), &*shared.schemas));
     let Some((fields, number)) = differs else { return };
-    // Log an example only when the count has doubled, so that conflicts do not fill the log.
+    // Log an example only when the count has doubled, so conflicts do not fill the log.
     if number.is_power_of_two() {
         tracing::warn!(
             topic = message.topic(),
@@ -47,8 +47,8 @@ pub(super) fn watch<B: Broker>(
     }
 }
 
-/// Forgets the content of records in partitions that are assigned or revoked, because other members may have emitted later records in the
-/// meantime.
+/// Forgets the content of records in partitions that are assigned or revoked. While another member owns a partition, that member may emit
+/// later records.
 pub(super) fn forget<B: Broker>(shared: &Shared<B>, topics: &Topics, partitions: &[TopicPartition]) {
     for partition in partitions {
         let rules = topics.find(&partition.topic).into_iter().flat_map(|topic| &topics[topic].of_input).map(|&rule| &topics[rule]);

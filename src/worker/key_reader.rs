@@ -1,6 +1,6 @@
 //! Extracts the fingerprint of a record's key, in the format of its topic.
 //!
-//! Owns the compiled extractors and their reusable buffers. Must never decide a verdict.
+//! Keeps the compiled extractors and their reusable buffers. This module never decides a verdict.
 
 use super::ids::InputId;
 use super::topics::{InputTopic, Topics};
@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
 
-/// The parts of a record that its verdict depends on, or the reason why the record has no key.
+/// The parts of a record that determine its verdict, or the reason for a missing key.
 pub(super) type Keyed = Result<KeyedRecord, NoKey>;
 
 #[derive(Default)]
@@ -49,8 +49,8 @@ impl Keys {
     }
 }
 
-/// The number of decoded bytes after which the extraction of keys stops. Decoding this many bytes takes about a second, and the worker must
-/// commit and poll in between.
+/// The limit of decoded bytes for one extraction of keys. Decoding 32 MiB takes about a second, and the worker must commit and poll in
+/// between.
 const DECODED_MAX: u64 = 32 << 20;
 
 pub(super) struct KeyReader {
@@ -72,7 +72,7 @@ impl KeyReader {
         Self { decoded_max, ..self }
     }
 
-    /// Returns the number of decoded bytes at which the extraction of the next keys must stop.
+    /// Returns the limit for the total of decoded bytes. The extraction of the next keys stops when the total reaches this limit.
     pub(super) fn decoded_limit(&self) -> u64 {
         self.decoded_bytes() + self.decoded_max
     }
@@ -82,7 +82,7 @@ impl KeyReader {
     }
 
     /// Extracts the keys of consecutive records. If the values are encoded, stops when `decoded_limit` is reached. Requests all unknown
-    /// schemas at once, so that the partition waits only once.
+    /// schemas at once, so the partition waits only once.
     pub(super) fn take(&mut self, topics: &Topics, id: TopicId, messages: &[impl broker::Record], keys: &mut Keys, decoded_limit: u64) {
         let topic = &topics[id];
         if topic.config.formats.value().encodings.is_empty() {
@@ -129,7 +129,7 @@ impl KeyReader {
         // A record is forwarded by its key. Its content is not needed before the record is read from the repartition topic.
         let spec = RecordSpec { content: spec.content.filter(|_| topic.forward.is_none()), ..spec };
         let reads_headers = topic.config.reads_headers();
-        // This check is made once for all these records, so that options that the topic does not use cost nothing per record.
+        // One check covers all these records, so options that the topic does not use cost nothing per record.
         if let Some(key) = spec.only_key() {
             read_each(messages, reads_headers, keys, |record, time| {
                 Ok(KeyedRecord { fingerprint: key.fingerprint(record, scratch)?, retracts: false, time })

@@ -1,6 +1,7 @@
 //! The end of a partition's log: skips control records and detects open transactions that hold the partition back.
 //!
-//! Owns the handling of offsets that have no record to process. Must never skip a record or ask a broker more often than once per second.
+//! Handles offsets that have no record to process. This module never skips a record and never asks a broker more often than once per
+//! second.
 
 use super::ids::InputId;
 use super::input::Input;
@@ -19,7 +20,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
 pub(super) struct LogEnds {
     next: Instant,
-    /// The earliest time at which to ask a broker about open transactions again.
+    /// The earliest time of the next request to a broker about open transactions.
     ask_next: Instant,
     logged: Option<Instant>,
 }
@@ -55,7 +56,7 @@ impl<B: Broker> Worker<B> {
         self.step_over(source, ends)
     }
 
-    /// Skips the control records and aborted records below `ends`, the offsets up to which the consumer has read the partitions.
+    /// Skips the control records and aborted records below `ends`, the consumer's positions.
     pub(super) fn step_over_to(&mut self, source: &B::Consumer, ends: &[(TopicPartition, Offset)]) -> Result<Flow, Error> {
         let id = |of: &TopicPartition| Some(InputId { topic: self.topics.find(&of.topic)?, partition: of.partition });
         let mut ends: Vec<_> = ends.iter().filter_map(|(of, end)| Some((id(of)?, *end))).collect();
@@ -96,7 +97,8 @@ impl<B: Broker> Worker<B> {
         let mut inputs = self.assignment.inputs.values_mut();
         let due = inputs.find_map(|input| Some((&input.partition, input.stall.as_mut().filter(|stall| stall.must_ask(now))?)));
         let Some((partition, stall)) = due else { return };
-        // With `read_committed`, a consumer reads only up to the last stable offset, at which the first open transaction starts.
+        // With `read_committed`, a consumer reads only up to the last stable offset. If a transaction is open, the last stable offset is
+        // the start of the first open transaction.
         let Ok(stable) = source.last_stable_offset(partition) else {
             // A failing request blocks the worker for up to a second, so it must not be repeated every second.
             self.log_ends.ask_next = now + STALLED;

@@ -1,7 +1,7 @@
 //! The event loop: one thread with one consumer, one producer, and the state of its partitions.
 //!
-//! Owns the order of operations: read, judge, write, commit, checkpoint. Workers share only the contents of [`Shared`]. Must never judge a
-//! record twice with the same state or take a checkpoint while any record past the committed offset has a verdict.
+//! Controls the order of operations: read, judge, write, commit, checkpoint. Workers share only the contents of [`Shared`]. A worker never
+//! judges a record twice with the same state and never takes a checkpoint while any record past the committed offset has a verdict.
 
 mod assignment;
 mod checkpointing;
@@ -64,7 +64,7 @@ use writer::TransactionWriter;
 /// The longest wait for records, and the pause between two attempts of a request. A waiting worker notices stop requests within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The time for which a worker waits for the brokers before the status shows that it is blocked.
+/// The minimum wait for the brokers before the status shows that a worker is blocked.
 const BLOCKED_AFTER: Duration = Duration::from_secs(5);
 
 pub struct Worker<B: Broker> {
@@ -82,7 +82,7 @@ pub struct Worker<B: Broker> {
     generation: Option<i32>,
     /// True if librdkafka may have acknowledged a rebalance that the worker has not handled yet. The worker commits nothing in that case.
     has_unhandled_rebalance: bool,
-    /// The times at which the group recently reported another process with the same `kafka.instance_id`.
+    /// The times of the group's recent reports of another process with the same `kafka.instance_id`.
     rejoins: Vec<Instant>,
 }
 
@@ -99,7 +99,7 @@ impl<B: Broker> Worker<B> {
     /// same transactional id left open. Does not join the group.
     ///
     /// # Errors
-    /// Returns an error if librdkafka or the brokers reject the producer, or if the worker is stopped meanwhile.
+    /// Returns an error if librdkafka or the brokers reject the producer, or if the worker is stopped before it is connected.
     pub fn connect(shared: Shared<B>, number: usize) -> Result<Self, Error> {
         let writer = TransactionWriter::connect(&shared, number)?;
         let topics = Topics::new(&shared.config, &shared.cluster);

@@ -1,6 +1,6 @@
 //! The output topics of an input.
 //!
-//! Owns the choice of the output partition. [`crate::route`] chooses the output by the verdict. Must never choose a different output topic.
+//! Chooses the output partition. [`crate::route`] chooses the output by the verdict. This module never chooses a different output topic.
 
 use crate::broker::{Cluster, Record, Target};
 use crate::config::Topic;

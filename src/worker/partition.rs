@@ -1,6 +1,6 @@
 //! The dedup state of one partition number of a key space, with its checkpoint and changelog.
 //!
-//! Owns the bookkeeping of how much of the state is in the checkpoint and in the changelog. Must never talk to a broker.
+//! Tracks how much of the state is in the checkpoint and in the changelog. This module never talks to a broker.
 
 use crate::changelog::{PendingChanges, Progress};
 use crate::checkpoint::{self, CheckpointMetadata, Claim, Loaded, PartitionId, Saved, Store, StoredFingerprints};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The fill level of the slice ([`Usage::load`](crate::filter::Usage::load)) and of the window above which the worker warns. The alert
+/// The maximum fill level of the slice ([`Usage::load`](crate::filter::Usage::load)) and of the window before the worker warns. The alert
 /// `UnseenFilterFilling` uses the same level.
 const FILLING: f64 = 0.8;
 
@@ -58,8 +58,8 @@ pub(super) struct PartitionState {
     pub(super) dedup: Dedup,
     /// The last checkpoint, which is the base of the next incremental checkpoint.
     saved: Option<Saved>,
-    /// The input offsets below which the state contains the effects of all records, by topic incarnation (the topic's name and id). Updated
-    /// only by a restore and before a checkpoint.
+    /// The input offsets of the state, by topic incarnation (the topic's name and id). The state contains the effects of all records below
+    /// these offsets. Updated only by a restore and before a checkpoint.
     pub(super) offsets: BTreeMap<String, Offset>,
     /// The input offsets that the group has reached according to the changelog. Set only if the changelog does not continue from the state.
     pub(super) group_offsets: BTreeMap<String, Offset>,
@@ -68,17 +68,17 @@ pub(super) struct PartitionState {
     /// The epoch of this owner's changelog records, which is higher than the epoch of any earlier owner.
     pub(super) epoch: i64,
     pub(super) announced: Announced,
-    /// The slices of the changelog records that the open transaction writes, in order.
+    /// The slice of each changelog record in the open transaction, in order.
     pub(super) logging: Vec<Option<Slice>>,
     /// The oldest slice of the state when [`PartitionState::trim`] last found an expired slice.
     pub(super) trimmed: Option<Slice>,
     /// True if the state or its offsets may have changed since the last checkpoint.
     pub(super) changed: bool,
-    /// True if no checkpoint contains the offset at which one of the inputs started. A checkpoint is then urgent. Reset by the first
-    /// attempt to write the checkpoint.
+    /// True if the starting offset of an input is not in a checkpoint yet. A checkpoint is then urgent. Reset by the first attempt to write
+    /// the checkpoint.
     pub(super) is_new: bool,
     reported: Reported,
-    /// The last estimate of the filter's error rate, with the number of keys and the slice it was computed for.
+    /// The last estimate of the filter's error rate, with the number of keys and the slice at the time of the estimate.
     estimate: Option<(u64, Option<Slice>, f64)>,
     failures: u32,
     /// True if another worker of this process has claimed the checkpoint.
@@ -171,7 +171,7 @@ impl PartitionState {
                 window_keys = usage.keys,
                 window_capacity = rules.capacity(),
                 bytes = usage.bytes,
-                "the filter has nearly as many keys as filter.capacity plans for. With more keys, it uses more memory or does what filter.at_max_memory sets. Raise filter.capacity (logged once per partition)"
+                "the filter has nearly as many keys as planned in filter.capacity. If more keys arrive, the filter uses more memory or applies filter.at_max_memory. Raise filter.capacity (logged once per partition)"
             );
         }
         if usage.evicted > reported.evicted {
@@ -202,7 +202,7 @@ impl PartitionState {
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
-    /// Notes the offsets at which the changelog records were committed. Returns false if the offsets show that the changelog was recreated.
+    /// Notes the offsets of the committed changelog records. Returns false if the offsets show that the changelog was recreated.
     pub(super) fn logged(&mut self, written: &[Offset]) -> bool {
         self.changelog.epoch = self.epoch;
         if written.len() == self.logging.len() {
@@ -232,7 +232,8 @@ impl PartitionState {
         self.epoch = self.epoch.max(epoch.saturating_add(1));
     }
 
-    /// Returns the offset below which the changelog can be trimmed, if a slice has expired since the last call and the offset is known.
+    /// Returns the offset of the first changelog record that is still needed, if a slice has expired since the last call and the offset is
+    /// known.
     pub(super) fn trim(&mut self) -> Option<Offset> {
         let oldest = self.dedup.oldest().filter(|&oldest| self.trimmed.is_none_or(|trimmed| oldest > trimmed))?;
         self.trimmed = Some(oldest);

@@ -1,9 +1,9 @@
-//! Pauses partitions that must not be read for a while. A partition waits for the warm-up of another topic that shares its state or for the
-//! schema of its next record. While the worker holds back new records, a partition that has only new records waits for the next commit.
+//! Pauses partitions that must wait. A partition waits for the warm-up of another topic that shares its state or for the schema of its next
+//! record. While the worker holds back new records, a partition that has only new records waits for the next commit.
 //!
-//! Owns the choice of the paused partitions. Must never let a state judge a record while the state lacks keys of another topic of the
-//! space. Must never skip a record because its schema is unknown. Must never wait for a record that may not exist, so a warm-up also ends
-//! at the end of its partition.
+//! Decides which partitions are paused. A state never judges a record while the state lacks keys of another topic of the space. The worker
+//! never skips a record because its schema is unknown. A partition never waits for a record that may not exist, so a warm-up also ends at
+//! the end of its partition.
 
 use super::ids::InputId;
 use super::stall::Wait;

@@ -1,6 +1,7 @@
 //! Assigned partitions whose states are not restored yet.
 //!
-//! Owns the offsets of these partitions and the rebuilds of their states until the partitions become inputs. Must never talk to a broker.
+//! Keeps the offsets of these partitions and the rebuilds of their states until the partitions become inputs. This module never talks to a
+//! broker.
 
 use super::ids::{InputId, StateId};
 use super::partition::PartitionState;
@@ -22,7 +23,7 @@ pub(super) struct AssignedPartition {
     pub(super) high: Offset,
 }
 
-/// A unit of states, some or all of which are being rebuilt, and the partitions that wait for them.
+/// A unit with at least one state that is being rebuilt, and the partitions that wait for the unit.
 pub(super) struct PendingRestore {
     pub(super) assigned: Vec<AssignedPartition>,
     pub(super) began: Instant,
@@ -62,7 +63,7 @@ impl AssignedPartition {
     }
 
     /// Returns the position while the partition waits: the committed offset, or the nearest offset within the log. If no offset is
-    /// committed, this is the start of the log.
+    /// committed, returns the log start offset.
     pub(super) fn paused_at(&self) -> Offset {
         self.committed.offset.map_or(self.low, |committed| committed.clamp(self.low, self.high.max(self.low)))
     }

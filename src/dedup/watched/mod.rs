@@ -1,8 +1,8 @@
 //! Measures the error rate of a filter.
 //!
-//! This module owns the watched keys: a sample of the keys that were emitted and are not forgotten yet, stored exactly. Fingerprints
+//! This module keeps the watched keys: a sample of the keys that were emitted and are not forgotten yet, stored exactly. Fingerprints
 //! determine which keys belong to the sample, so every group member, restart, and replay watches the same keys. If a key that belongs to
-//! the sample is dropped but is not among the watched keys, the drop is a false positive. The module must never change a verdict.
+//! the sample is dropped but is not among the watched keys, the drop is a false positive. The module never changes a verdict.
 
 use crate::filter::Slice;
 use crate::key::Fingerprint;
@@ -16,17 +16,18 @@ const KEYS_MIN: u64 = 1 << 10;
 const KEYS_MAX: u64 = 1 << 14;
 /// The ratio of all keys to sampled keys, for a filter that remembers between `KEYS_MIN * SHARE` and `KEYS_MAX * SHARE` keys at capacity.
 const SHARE: u64 = 64;
-/// The factor by which the number of watched keys of an overfull filter may exceed the planned number. Above this factor, the sampled share
-/// of keys is halved.
+/// The ratio of the maximum to the planned number of watched keys. If an overfull filter has more watched keys, the sampled share of keys
+/// is halved.
 const OVERFULL: u64 = 4;
-/// The ratio of the maximum to the current number of watched keys above which a halved share of keys is doubled again.
+/// The divisor for the minimum number of watched keys. If fewer than `keys_max / SPARSE` keys are watched, a halved share of keys is
+/// doubled again.
 const SPARSE: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WatchedKey {
     /// The filter's expiry clock when the key was last emitted or renewed, or first dropped wrongly. `None` before any time was known.
     clock: Option<Slice>,
-    /// True if the key was dropped without having been emitted. The key is stored so that it is counted only once.
+    /// True if the key was dropped without having been emitted. Storing the key ensures that it is counted only once.
     wrong: bool,
 }
 
@@ -36,7 +37,7 @@ struct WatchedKey {
 pub struct Observed {
     /// The number of unseen keys of the sample that were looked up.
     pub checked: u64,
-    /// The number of these keys that the filter wrongly reported as seen, so that their records were dropped.
+    /// The number of these keys that the filter wrongly reported as seen. Their records were dropped.
     pub wrong: u64,
 }
 
@@ -54,7 +55,7 @@ impl Observed {
         (self.checked > 0).then(|| self.wrong as f64 / self.checked as f64)
     }
 
-    /// Returns the lower and upper bound of the 95 % confidence interval of the true rate (Wilson: "Probable Inference, the Law of
+    /// Returns the lower and upper bounds of the 95 % confidence interval of the true rate (Wilson: "Probable Inference, the Law of
     /// Succession, and Statistical Inference", 1927). If no unseen key of the sample was looked up, the interval is 0 to 1.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
@@ -75,13 +76,13 @@ impl Observed {
 pub struct WatchedKeys {
     /// The number of times that the share of counted keys was halved: one key in 2^`halvings` counts towards the measured rate.
     halvings: u32,
-    /// The minimum to which `halvings` may return after a burst.
+    /// The minimum of `halvings` after a burst.
     least: u32,
-    /// Set while the share is being doubled: the clock at which the sample started to watch twice the share. The additional keys count only
+    /// The clock when the sample started to watch twice the share. `None` if the share is not being doubled. The additional keys count only
     /// after all keys that were emitted before that clock have expired, because the sample lacks some of the earlier keys.
     doubled: Option<Slice>,
     keys_max: u64,
-    /// A key is forgotten when more than this number of ticks of the expiry clock have passed.
+    /// The lifetime of a key in ticks of the expiry clock. A key is forgotten when more ticks have passed.
     lifetime: u32,
     clock: Option<Slice>,
     keys: HashMap<u64, WatchedKey>,
