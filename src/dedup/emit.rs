@@ -23,7 +23,7 @@ impl Emit {
         }
     }
 
-    /// Returns the content in a fingerprint, or 0 if fingerprints contain none.
+    /// Returns the content in a fingerprint, or 0 if fingerprints contain only the key.
     #[must_use]
     pub const fn content_of(self, fingerprint: Fingerprint) -> u64 {
         match self {

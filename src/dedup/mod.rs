@@ -63,8 +63,8 @@ pub struct Dedup {
     rules: Rules,
     filter: Option<Box<dyn Filter>>,
     exact: Option<Exact>,
-    /// An exact sample of keys, which measures the filter's errors. `None` if there is an exact store, because a filter's errors then
-    /// change no verdict.
+    /// An exact sample of keys, which measures the filter's errors. `None` if there is an exact store, because the filter's errors then do
+    /// not affect verdicts.
     watched: Option<WatchedKeys>,
     stream_time: Option<Timestamp>,
     corrected: u64,
@@ -168,9 +168,9 @@ impl Dedup {
         judged
     }
 
-    /// Retracts a key because a record asks for it: the next record with this key is unseen. If there is an exact store, retracting a key
-    /// that is not remembered deletes nothing. Without an exact store, the filter can delete a different key instead, with the probability
-    /// of a false positive. Always returns [`Verdict::Retracted`].
+    /// Retracts the key of a record: the next record with this key is unseen. If there is an exact store, retracting an unknown key deletes
+    /// nothing. Without an exact store, the filter can delete a different key instead, with the probability of a false positive. Always
+    /// returns [`Verdict::Retracted`].
     ///
     /// # Errors
     /// Returns [`ExactError`] if the archive cannot be read.
@@ -318,7 +318,7 @@ impl Dedup {
         if self.rules.refresh || self.rules.window.length_ms().is_none() {
             return Ok(None);
         }
-        // A key that was inserted before any time was known has slice 0, so this slice does not show a time.
+        // Slice 0 also contains the keys that were inserted before any time was known, so slice 0 does not show a time.
         let slice = self.would_drop(fingerprint)?.flatten().filter(|&slice| slice != Slice::default());
         Ok(slice.and_then(|slice| self.rules.window.start_of(slice)))
     }

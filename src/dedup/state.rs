@@ -38,7 +38,7 @@ impl Dedup {
         }
     }
 
-    /// Notes that a checkpoint may have stored the state, although this is not confirmed yet.
+    /// Notes that a checkpoint may have stored the state, although the write is not confirmed yet.
     pub fn mark_stored(&mut self) {
         if let Some(exact) = &mut self.exact {
             exact.mark_stored();

@@ -6,7 +6,7 @@ use crate::key::numbered::key;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// A rate so low that none of the tests' verdicts is a false positive.
+/// An error rate that is too low for a false positive in these tests.
 const RATE: f64 = 1e-10;
 
 fn rules(window: Window, capacity: u64) -> Rules {
@@ -269,7 +269,7 @@ fn a_broken_clock_does_not_expire_anything() {
     assert_eq!(dedup.judge(key(1), Some(110), 200).unwrap(), Verdict::Duplicate);
     assert_eq!(dedup.judge(key(2), Some(120), 200).unwrap(), Verdict::Duplicate, "the key was still judged and inserted");
     dedup.judge(key(3), Some(200), 200).unwrap();
-    assert_eq!(dedup.stream_time(), Some(200), "the max timestamp itself still advances it");
+    assert_eq!(dedup.stream_time(), Some(200), "a record at the maximum timestamp advances stream time");
 }
 
 #[test]

@@ -147,9 +147,9 @@ impl Assignment {
     }
 
     /// Returns the offsets to commit, with their metadata. Partitions that advanced come first, because [`Assignment::committed`] relies on
-    /// that order. If a partition has not advanced but its changelog gets a record, its current offset is committed again, because brokers
-    /// check the worker's group membership only when it commits offsets. For a partition without a committed offset, the starting offset is
-    /// committed.
+    /// that order. If a partition has not advanced but its changelog gets a record, its current offset is committed again. The brokers
+    /// check the worker's group membership only when the worker commits offsets. For a partition without a committed offset, the starting
+    /// offset is committed.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
         let announces = |input: &Input| self.states_of(input).any(|(_, state)| state.announced != Announced::Complete);

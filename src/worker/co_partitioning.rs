@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 const SAMPLE: u128 = 1024;
-/// The maximum number of sampled keys, which use a few megabytes. The oldest keys are dropped.
+/// The maximum number of sampled keys. They use a few megabytes. If the sample is full, a new key replaces the oldest key.
 const KEYS_MAX: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -31,8 +31,8 @@ impl CrossPartitionKeys {
     /// partition.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, emit: Emit, partition: i32) -> Option<i32> {
-        // The low bits of a fingerprint come from the key, even if the high half is a hash of the content. So the choice of the sample does
-        // not depend on the content.
+        // The low bits of a fingerprint come from the key, even if the high half is a hash of the content. So the content does not affect
+        // the sample.
         if !fingerprint.0.is_multiple_of(SAMPLE) {
             return None;
         }

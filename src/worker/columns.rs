@@ -14,8 +14,8 @@ pub(super) struct Columns {
     /// True for each duplicate.
     pub(super) seen: Vec<bool>,
     pub(super) verdicts: Vec<Verdict>,
-    /// For each record, the start time of the slice into which the key of a duplicate was inserted, if known. Empty if duplicates are
-    /// written without headers or not at all.
+    /// One entry per record: for a duplicate, the start time of its key's slice, if known. Empty if duplicates are written without headers
+    /// or not at all.
     pub(super) since: Vec<Option<Timestamp>>,
 }
 

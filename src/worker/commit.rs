@@ -180,8 +180,8 @@ impl<B: Broker> Worker<B> {
             state.logging.clear();
             let Some(changelog) = &topic.changelog else { continue };
             let inputs = || inputs_of(&self.topics, inputs, id);
-            // `warms_up` is also true for the last commit of a warm-up, because the state becomes complete only with the last record of
-            // that commit. The next commit announces that the state is complete.
+            // `warms_up` is also true for the last commit of a warm-up, because the last record of that commit completes the state. The
+            // next commit announces that the state is complete.
             let warms_up = inputs().any(|input| input.logs_warm_up(id));
             let announces = state.announced.is_behind(warms_up);
             let mut spans: Vec<_> = inputs().map(|input| input.unlogged(id)).filter(|span| announces || span.start < span.end).collect();
@@ -236,7 +236,7 @@ impl<B: Broker> Worker<B> {
             SinkError::Fenced(reason) => return self.resolve_fenced(source, &reason),
             SinkError::Abort(reason) => {
                 self.writer.aborts = self.writer.aborts.saturating_add(1);
-                tracing::warn!(reason, attempt = self.writer.aborts, "the commit failed; the worker processes its records again");
+                tracing::warn!(reason, attempt = self.writer.aborts, "the commit failed; the worker processes the records again");
                 self.diagnose_aborts(&reason);
                 None
             }

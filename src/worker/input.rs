@@ -151,7 +151,7 @@ impl Input {
         self.warming_up
     }
 
-    /// Ends the warm-up, because a record after it is being processed. Returns false if the warm-up had already ended.
+    /// Ends the warm-up. Called when a record after the warm-up is processed. Returns false if the warm-up had already ended.
     #[inline]
     pub(super) fn end_warm_up(&mut self) -> bool {
         std::mem::take(&mut self.warming_up)
@@ -329,7 +329,8 @@ impl Input {
         }
     }
 
-    /// True if no record is held back: none was passed over, none waits for a schema or ends the worker, and the replay is complete.
+    /// True if no record is held back. False after a record was passed over, while the partition is paused, if the next record waits for a
+    /// schema or ends the worker, and during a replay.
     fn is_up_to_date(&self) -> bool {
         let is_read = self.wait == Wait::No || fault::defect("passed_over_records_stepped_over");
         is_read && self.blocked_on_schema.is_none() && !self.ends_worker && self.verdicts.replay_complete()
@@ -451,7 +452,7 @@ mod tests {
         assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "not committed yet");
     }
 
-    /// A state that was restored to a later offset than the other states of its input never processes a record twice.
+    /// A state never processes a record twice, even if it was restored to a later offset than the other states of its input.
     #[test]
     fn each_state_warms_up_from_its_own_offset() {
         let state = |space| StateId { space: SpaceId(space), partition: 0 };

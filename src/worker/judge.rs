@@ -4,8 +4,8 @@
 //! [`Topic::verdict_without_key`] decides about invalid records. A verdict changes later only if a topic rejects the written record
 //! (`commit.rs`). Never judges a record that already has a verdict, because the second verdict would be "duplicate".
 //!
-//! Records that only need the filter are judged in batches. All other records are judged one by one. Examples are records that are read
-//! again, pass through, have no key or no timestamp, retract their key, or are the first of a slice of the window. With some options, such as
+//! Records that only need the filter are judged in batches. All other records are judged one by one, for example records that are read
+//! again, pass through, have no key or no timestamp, retract their key, or start a slice of the window. With some options, for example
 //! `refresh`, all records are judged one by one. In both cases, [`RecordLoop::emit`] writes and counts the records.
 
 use super::ids::StateId;
@@ -57,8 +57,8 @@ pub(super) fn judge_one(
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Judges the next records in one batch, as many as possible, and remembers their verdicts. Returns the number of judged records, which
-    /// may be zero, and the error of the next record if it cannot be judged.
+    /// Judges as many of the next records as possible in one batch and remembers their verdicts. Returns the number of judged records,
+    /// which may be zero. If the next record cannot be judged, also returns its error.
     pub(super) fn judge_batch(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> (usize, Option<ExactError>) {
         let Some(horizon) = self.batch_horizon(messages) else { return (0, None) };
         let room = self.writer.room();
@@ -83,7 +83,7 @@ impl<B: Broker> RecordLoop<'_, B> {
             for (&fingerprint, &seen) in columns.fingerprints.iter().zip(&columns.seen) {
                 match if seen { state.dedup.seen_since(fingerprint) } else { Ok(None) } {
                     Ok(since) => columns.since.push(since),
-                    // The state of the partition must be restored, so none of the verdicts counts.
+                    // The partition's state must be restored, so all verdicts of the batch are discarded.
                     Err(error) => return (0, Some(error.into())),
                 }
             }

@@ -68,7 +68,7 @@ pub(super) struct PartitionState {
     /// The epoch of this owner's changelog records, which is higher than the epoch of any earlier owner.
     pub(super) epoch: i64,
     pub(super) announced: Announced,
-    /// The slices of the changelog records that the open transaction writes, in order.
+    /// The slice of each changelog record in the open transaction, in order.
     pub(super) logging: Vec<Option<Slice>>,
     /// The oldest slice of the state when [`PartitionState::trim`] last found an expired slice.
     pub(super) trimmed: Option<Slice>,
@@ -78,7 +78,7 @@ pub(super) struct PartitionState {
     /// to write the checkpoint.
     pub(super) is_new: bool,
     reported: Reported,
-    /// The last estimate of the filter's error rate, with the number of keys and the slice it was computed for.
+    /// The last estimate of the filter's error rate, with the number of keys and the slice at the time of the estimate.
     estimate: Option<(u64, Option<Slice>, f64)>,
     failures: u32,
     /// True if another worker of this process has claimed the checkpoint.
@@ -171,7 +171,7 @@ impl PartitionState {
                 window_keys = usage.keys,
                 window_capacity = rules.capacity(),
                 bytes = usage.bytes,
-                "the filter has nearly as many keys as filter.capacity plans for. With more keys, it uses more memory or does what filter.at_max_memory sets. Raise filter.capacity (logged once per partition)"
+                "the filter has nearly as many keys as planned in filter.capacity. If more keys arrive, the filter uses more memory or applies filter.at_max_memory. Raise filter.capacity (logged once per partition)"
             );
         }
         if usage.evicted > reported.evicted {

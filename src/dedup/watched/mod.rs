@@ -53,7 +53,7 @@ impl Observed {
         (self.checked > 0).then(|| self.wrong as f64 / self.checked as f64)
     }
 
-    /// Returns the lower and upper bound of the 95 % confidence interval of the true rate (Wilson: "Probable Inference, the Law of
+    /// Returns the lower and upper bounds of the 95 % confidence interval of the true rate (Wilson: "Probable Inference, the Law of
     /// Succession, and Statistical Inference", 1927). If no unseen key of the sample was looked up, the interval is 0 to 1.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]

@@ -89,7 +89,7 @@ fn the_observed_interval_contains_the_true_rate() {
             let (truth, observed, watched) = rates(filter, window, round * keys..(round + 1) * keys);
             let (low, high) = observed.interval();
             assert!(observed.checked < keys / 8 && watched <= KEYS_MIN * OVERFULL, "{observed:?} {watched}");
-            // An overfull filter that cannot grow is far above its target rate, and the interval must show this.
+            // An overfull filter that cannot grow is far above its target rate, and the interval must show the excess.
             assert_eq!(low > 0.05, overfill > 1, "{observed:?}");
             (low..=high).contains(&truth)
         });
