@@ -236,7 +236,7 @@ impl<B: Broker> Worker<B> {
             SinkError::Fenced(reason) => return self.resolve_fenced(source, &reason),
             SinkError::Abort(reason) => {
                 self.writer.aborts = self.writer.aborts.saturating_add(1);
-                tracing::warn!(reason, attempt = self.writer.aborts, "the commit failed; the worker processes the records again");
+                tracing::warn!(reason, attempt = self.writer.aborts, "the commit failed; the worker processes its records again");
                 self.diagnose_aborts(&reason);
                 None
             }
