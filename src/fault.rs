@@ -1,17 +1,18 @@
-//! Fault points and defects, with which tests make a worker fail.
+//! Fault points and defects that tests use to make a worker fail.
 //!
 //! A fault point is a named place in the code where a test can kill or stop the process, or make a step fail. A defect is wrong behavior
 //! that a simulation switches on, to prove that its checks detect wrong behavior.
 //!
-//! Owns the list of fault points and the actions at a point. Only test builds have the feature `faults`. Without the feature, the functions
-//! of this module do nothing. Must never act unless the environment variable `UNSEEN_FAULT` or a simulation requests an action.
+//! Lists the fault points and runs the actions at a point. Only test builds have the feature `faults`. Without the feature, the functions
+//! of this module do nothing. With the feature, they act only if the environment variable `UNSEEN_FAULT` or a simulation requests an
+//! action.
 //!
 //! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes the point `commit.flushed` for the third time. Commas separate
 //! several faults. The actions are `kill` (SIGKILL), `abort`, `stop` (SIGSTOP, until SIGCONT), and `hang` (the thread waits forever). At a
 //! [`step`], a test can also request `error`, which makes the step fail.
 //!
 //! To add a point, call [`point`] or [`step`] in the code and add the name to [`POINTS`]. A test then fails until
-//! `tests/simulation/plans/fault_points.rs` lists the point among those at which tests kill a process.
+//! `tests/simulation/plans/fault_points.rs` lists the point as a place where tests kill a process.
 
 pub const POINTS: &[&str] = &[
     "connect.begin",
@@ -126,7 +127,7 @@ mod armed {
 
     struct Arm {
         point: String,
-        /// The number of the pass over the point at which the action runs. The first pass is 1.
+        /// The number of the pass that runs the action. The first pass is 1.
         at: u64,
         action: Action,
         passed: AtomicU64,
@@ -158,7 +159,7 @@ mod armed {
         }
     }
 
-    /// Runs the actions that are requested for a point. Returns true if one of them is `error`, so that the step at the point must fail.
+    /// Runs the actions that are requested for a point. Returns true if one of them is `error`. The step at the point must then fail.
     pub(super) fn pass(name: &'static str) -> bool {
         if let Some(scheduler) = crate::runtime::scheduler() {
             return scheduler.point(name);

@@ -47,7 +47,7 @@
 //! let rules = topic.rules(12);
 //! println!("{} keys per partition in a window", rules.capacity().unwrap_or_default());
 //!
-//! // Errors name the file, the option, and what to do.
+//! // Error messages show the file, the option, and the fix.
 //! let error = Config::load("examples/news.toml".as_ref(), &[("topics.0.window".to_owned(), "soon".to_owned())]).unwrap_err();
 //! assert!(error.to_string().contains("topics[0].window"));
 //! # Ok::<(), unseen::config::Errors>(())

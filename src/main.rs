@@ -17,7 +17,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 static MALLOC_CONF: &[u8; 16] = b"narenas_ratio:1\0";
 
 fn main() -> ExitCode {
-    // This file reads the commit, so that a new commit does not recompile the library.
+    // This file reads the commit. If the library read it, each new commit would recompile the library.
     unseen::cli::main(commit(option_env!("UNSEEN_COMMIT"), ARCHIVED))
 }
 

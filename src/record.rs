@@ -1,6 +1,6 @@
 //! Shared types: records, their positions, and verdicts.
 //!
-//! Must never depend on where records are read from or written to.
+//! These types do not depend on the source or the destination of a record.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ impl fmt::Display for TopicPartition {
 }
 
 /// Returns the identity of a topic incarnation: the topic's name, a colon, and the topic's id, or only the name if the brokers have no
-/// topic ids. A recreated topic is a new incarnation, in which offsets of the previous incarnation have no meaning.
+/// topic ids. A recreated topic is a new incarnation, and offsets of the previous incarnation have no meaning for it.
 #[must_use]
 pub fn log_name(topic: &str, id: Option<&str>) -> String {
     id.map_or_else(|| topic.to_owned(), |id| format!("{topic}:{id}"))
@@ -62,7 +62,7 @@ pub fn log_id(log: &str) -> Option<&str> {
     log.split_once(':').map(|(_, id)| id)
 }
 
-/// The parts of a record from which a key is extracted, as borrowed bytes.
+/// The parts of a record that can contain a key, as borrowed bytes.
 ///
 /// ```
 /// use unseen::record::Record;
@@ -93,7 +93,7 @@ pub enum Verdict {
     Duplicate,
     /// The key is unseen, but the record is older than the window, and `late` is `"drop"` or `"dead_letter"`.
     Late,
-    /// The record retracts its key, so that the next record with the key is unseen. The record itself is not written.
+    /// The record retracts its key, so the next record with the key is unseen. The record itself is not written.
     Retracted,
     /// The value is null, but the key needs the value. `on_tombstone` determines whether the record is emitted.
     Tombstone,
@@ -133,7 +133,7 @@ pub enum Reason {
     Oversize,
     /// The value is null, but the key needs the value.
     Tombstone,
-    /// The broker rejects the record for another reason, such as its time or a missing record key.
+    /// The broker rejects the record for another reason, for example its timestamp or a missing record key.
     Refused,
     /// The schema of the record key or value does not exist or cannot be used.
     UnknownSchema,

@@ -1,7 +1,7 @@
 //! Clocks, sleeping, threads, and channels, behind functions that a simulation controls.
 //!
 //! In a thread of a simulation, the functions of this module ask the simulation's scheduler. In all other threads, they call the standard
-//! library. Must never make a decision for the worker.
+//! library. This module never makes decisions for the worker.
 
 use crate::record::Timestamp;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ pub trait Scheduler: Send + Sync {
     fn now(&self) -> Instant;
     /// The wall clock of the calling thread's process, in milliseconds since the Unix epoch.
     fn wall_clock(&self) -> Timestamp;
-    /// Lets other threads run until this much virtual time has passed.
+    /// Lets other threads run until `time` has passed on the virtual clock.
     fn sleep(&self, time: Duration);
     /// Lets other threads run until `ready` returns true or the deadline has passed. Returns the last answer of `ready`. Calls `ready`
     /// again after each notification of `signal`, or, if there is no signal, after each client call of the process.
@@ -162,8 +162,8 @@ impl Changed {
     }
 }
 
-/// Calls `look` until it returns `Ok` and returns the value. Between two calls, waits until `changed` is notified or, if the `Err` contains
-/// a time, until that time at the latest.
+/// Calls `look` until it returns `Ok` and returns the value. Between two calls, waits until `changed` is notified. If the `Err` contains a
+/// time, the wait ends at that time at the latest.
 pub fn wait<S, T>(state: &Mutex<S>, changed: &Changed, mut look: impl FnMut(&mut S) -> Result<T, Option<Instant>>) -> T {
     let locked = || state.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(scheduler) = scheduler() {
@@ -197,8 +197,8 @@ pub fn wait<S, T>(state: &Mutex<S>, changed: &Changed, mut look: impl FnMut(&mut
 }
 
 /// In a simulation, lets other threads run until `is_free` returns true. Must be called before a wait that the scheduler does not know
-/// about, such as for a lock. Otherwise, the wait may never end, because another thread may hold the lock while it is suspended at a fault
-/// point.
+/// about, for example for a lock. Otherwise, the wait may never end, because another thread may hold the lock while it is suspended at a
+/// fault point.
 pub fn yield_until(mut is_free: impl FnMut() -> bool) {
     if let Some(scheduler) = scheduler()
         && !is_free()

@@ -1,7 +1,7 @@
-//! TLS for the connections of clients and the server's certificate.
+//! TLS for client connections, with the server's certificate.
 //!
-//! Owns the certificate and key files and reads them again every minute, because certificates are renewed while the server runs. Must never
-//! fall back to plaintext if TLS is configured, or prompt for a key's password at a terminal.
+//! Loads the certificate and key files and reads them again every minute, because certificates are renewed while the server runs. Never
+//! falls back to plaintext if TLS is configured, and never prompts for a key's password at a terminal.
 
 use crate::config;
 use openssl::error::ErrorStack;

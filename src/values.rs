@@ -1,7 +1,7 @@
-//! Counts records and duplicates by a value in the records, such as the name of a tenant.
+//! Counts records and duplicates by a value in the records, for example a tenant name.
 //!
-//! Owns the location of the value in a record, the counts of each frequent value, and the counts of all other records. Must never grow
-//! beyond its bounds, decrease a count, or drop a frequent value, because each frequent value is a metrics series for the lifetime of the
+//! Finds the value in a record, and counts the records of each frequent value and all other records. The number of counters is limited. A
+//! count never decreases, and a frequent value is never dropped, because each frequent value is a metrics series for the lifetime of the
 //! process.
 //!
 //! A value is named if significantly more than one in [`SHARE`] records have it. Only named values get counts of their own. The Misra-Gries

@@ -1,8 +1,8 @@
-//! The changelog of a dedup state: records of its changes, from which the state can be rebuilt.
+//! The changelog of a dedup state: records of its changes that are used to rebuild the state.
 //!
-//! Owns the format of these records, the changes that wait for a commit, and the replay of the records. Records contain fingerprints, not
-//! filter bits, so that a filter of a different kind or size can be rebuilt from them, too. Does no I/O. Must never contain a change whose
-//! outputs were not committed or, without transactions, not written.
+//! Defines the format of these records, keeps the changes that wait for a commit, and replays the records. Records contain fingerprints
+//! instead of filter bits, because fingerprints can also be used to rebuild a filter of a different kind or size. This module does no I/O.
+//! A changelog never contains a change whose outputs were not committed or, without transactions, not written.
 
 mod pending;
 mod progress;
@@ -48,7 +48,8 @@ impl Origin {
 pub enum Outcome {
     /// The record has an effect. [`Applier::follow`] has applied this effect. After [`Applier::accept`], the caller must apply it.
     Taken,
-    /// The record was skipped. It has different key settings, has a lower epoch, or contains only effects that were already applied.
+    /// The record was skipped. The record has different key settings, has a lower epoch, or contains only effects that were already
+    /// applied.
     Passed,
     /// The record was skipped, because it ends past the bound of a topic (in a rebuild, the group's committed offset).
     PastBounds,
@@ -72,8 +73,8 @@ pub struct Applier {
     pub offsets: BTreeMap<String, Offset>,
     pub fingerprints: u64,
     origin: Origin,
-    /// The offset of each input topic up to which the changelog is applied. In a rebuild, this is the group's committed offset. Topics
-    /// without an entry are unbounded.
+    /// The end offset of the replay for each input topic. In a rebuild, the group's committed offset. Topics without an entry are
+    /// unbounded.
     bounds: BTreeMap<String, Offset>,
     /// The oldest slice whose keys have not expired, if known.
     oldest_slice: Option<Slice>,
@@ -81,7 +82,7 @@ pub struct Applier {
     has_checkpoint: bool,
     /// True if keys were skipped because they have expired.
     pub has_skipped_expired: bool,
-    /// The highest epoch so far, of the records or of the state from which the applier started.
+    /// The highest epoch so far, of the records or of the initial state.
     pub epoch: i64,
     /// The last applied commit: its spans and its epoch, which all of its parts (changelog records) share, and the number of applied parts.
     last: Vec<(String, Offset, Offset)>,
@@ -130,7 +131,7 @@ impl Applier {
             && record.spans.iter().zip(&self.last).all(same)
     }
 
-    /// True if the record starts after the applied offset, so that the changelog lacks the effects of the input records in between.
+    /// True if the record starts after the applied offset. The changelog then lacks the effects of the input records in between.
     #[must_use]
     pub fn leaves_hole(&self, record: &ChangelogRecord<'_>) -> bool {
         let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start > applied);
@@ -160,8 +161,8 @@ impl Applier {
         if record.origin.owner != self.origin.owner {
             return Outcome::Foreign;
         }
-        // A record with a lower epoch comes from a worker that has lost the partition but may not know that yet. Without transactions, such
-        // a worker can still write.
+        // A record with a lower epoch comes from a worker that has lost the partition but may not know about the loss yet. Without
+        // transactions, such a worker can still write.
         if record.epoch < self.epoch {
             return Outcome::Passed;
         }
@@ -174,10 +175,9 @@ impl Applier {
             return Outcome::PastBounds;
         }
         let same = self.continues(record);
-        // A worker logs a commit again if it does not know whether the first attempt was written. This happens without transactions. It
-        // also happens during a warm-up, where the group's offset does not move and cannot show the outcome. The second attempt has the
-        // same parts. A part must not be applied twice: a cuckoo filter would store two copies of a key, and a window by count would count
-        // its keys twice.
+        // A worker logs a commit again if it does not know the outcome of the first attempt: without transactions, and during a warm-up,
+        // when the group's offset does not move and cannot show the outcome. The second attempt has the same parts. A part must not be
+        // applied twice: a cuckoo filter would store two copies of a key, and a window by count would count its keys twice.
         if same && record.part < self.last_parts {
             return Outcome::Passed;
         }
@@ -196,8 +196,8 @@ impl Applier {
                     _ => Outcome::SetBack,
                 };
             }
-            // A hole after an unfinished warm-up shows that a member with a newer checkpoint took over. That checkpoint contains what the
-            // changelog lacks.
+            // A hole after an unfinished warm-up shows that a member with a newer checkpoint took over. The newer checkpoint contains the
+            // effects that the changelog lacks.
             let after_warm_up = self.has_checkpoint && self.last_warms_up;
             if (self.last.is_empty() || after_warm_up) && self.leaves_hole(record) {
                 return Outcome::Gap;

@@ -1,6 +1,6 @@
 //! Changes of a state since its last commit, which the next commit will log.
 //!
-//! Owns the encoding of these changes as changelog records. Must never log the change of an input record that the commit does not contain.
+//! Encodes these changes as changelog records. Never logs the change of an input record that the commit does not contain.
 
 use super::Origin;
 use super::record::{self, ChangelogRecord, Span};
@@ -130,8 +130,8 @@ impl PendingChanges {
     }
 
     /// Returns the records to log for a commit of `spans` by the owner with this epoch, each with its slice. `ends` are the offsets to
-    /// commit, by topic id. `end_time` is the stream time after the commit, if known. There is always at least one record, so that the
-    /// changelog shows the committed offsets.
+    /// commit, by topic id. `end_time` is the stream time after the commit, if known. Always returns at least one record, to show the
+    /// committed offsets in the changelog.
     #[must_use]
     pub fn records(
         &self,

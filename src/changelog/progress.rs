@@ -1,7 +1,7 @@
 //! The part of a changelog that a state contains, and the part that is still needed.
 //!
-//! Owns the offsets from which a changelog is read and below which it is trimmed. Checkpoints contain these offsets, so that the next owner
-//! continues trimming. Must never derive offsets from record timestamps, because Kafka can change the timestamps.
+//! Tracks the start offsets for reading and trimming a changelog. Checkpoints contain these offsets, so the next owner can continue
+//! trimming. This module never derives offsets from record timestamps, because Kafka can change the timestamps.
 
 use crate::filter::Slice;
 use crate::record::Offset;
@@ -22,7 +22,7 @@ pub struct Progress {
     pub end: Option<Offset>,
     /// The highest epoch of the changelog records below `end`.
     pub epoch: i64,
-    /// For each slice, the offset from which the changelog contains everything that was logged in that slice or later.
+    /// For each slice, the first changelog offset to read for the keys that were logged in that slice or later.
     starts: BTreeMap<Slice, Offset>,
 }
 
@@ -65,13 +65,13 @@ impl Progress {
         self.starts.first_key_value().is_some_and(|(&first, _)| first != UNTIMED && first < slice)
     }
 
-    /// Returns the offset from which the changelog is needed for slices from `oldest` on. Returns `None` if the known slices are all later
-    /// or all earlier than `oldest`, or if the slice of the first keys is unknown.
+    /// Returns the first changelog offset that is needed for slices from `oldest` on. Returns `None` if the known slices are all later or
+    /// all earlier than `oldest`, or if the slice of the first keys is unknown.
     pub fn needed_from(&mut self, oldest: Slice) -> Option<Offset> {
         if self.starts.first_key_value().is_none_or(|(&first, _)| first > oldest || first == UNTIMED) {
             return None;
         }
-        // Drops entries of expired slices, so that at most one entry per slice of the window remains.
+        // Drop entries of expired slices to keep at most one entry per slice of the window.
         self.starts = self.starts.split_off(&oldest);
         self.starts.first_key_value().map(|(_, &from)| from)
     }

@@ -1,6 +1,6 @@
 //! A changelog record: the effect of one commit on one state, or a part of that effect.
 //!
-//! Owns the binary format, with 16 bytes per fingerprint and about 110 bytes per record. A record stores whole fingerprints, because a
+//! Defines the binary format, with 16 bytes per fingerprint and about 110 bytes per record. A record stores whole fingerprints, because a
 //! filter of any kind and size computes its positions from all bits, and because the changelog must not merge two keys into one.
 //!
 //! ```text
@@ -10,12 +10,12 @@
 //! u32  part                                                see ChangelogRecord::part
 //! i64  slice                                               or i64::MIN before the first timestamp
 //! i64  stream time of the keys, i64 after the commit       or i64::MIN if unknown
-//! u64  replay info                                         or u64::MAX if there is none
+//! u64  replay info                                         or u64::MAX if not set
 //! u16  topics, each: u16 length, name, i64 start, i64 end  the spans; see Span::WARM_UP
 //! runs, each: u8 mutation, u32 count, 16 bytes per key     until the end of the record
 //! ```
 //!
-//! All numbers are little-endian. The keys of a record belong to one slice. The format must never rely on the record's timestamp in Kafka:
+//! All numbers are little-endian. The keys of a record belong to one slice. The format does not rely on the record's timestamp in Kafka:
 //! librdkafka treats a timestamp of 0 as "now", and brokers can reject timestamps far from their own time.
 
 use super::Origin;
@@ -83,7 +83,7 @@ pub struct ChangelogRecord<'a> {
     pub epoch: i64,
     /// The number of the record within its commit, from 0. If a commit is logged again, its parts have the same numbers.
     pub part: u32,
-    /// The slice into which the keys were inserted, as counted by [`Origin::clock`]. `None` before the first timestamp.
+    /// The slice of the keys, as counted by [`Origin::clock`]. `None` before the first timestamp.
     pub slice: Option<Slice>,
     /// Stream time when the keys were inserted: after the last key, or after the first key if the commit contains only some of the slice's
     /// keys. `None` before the first timestamp.

@@ -41,14 +41,14 @@ pub enum Error {
         offset: Offset,
         full: CapacityError,
     },
-    /// A log that ends before the offset up to which the group has read it, with `kafka.on_truncation = "fail"`.
+    /// A log that ends before the group's last position, with `kafka.on_truncation = "fail"`.
     #[error(
         "{partition} ends at offset {end}, but the group has read up to offset {read}; the log was truncated, for example by an unclean leader election, or the group's offset was set past the end. To continue at the end of the log, set kafka.on_truncation to \"continue\". If records were written after a truncation, reset the group's offset to the first of these records instead"
     )]
     Truncated {
         partition: TopicPartition,
         end: Offset,
-        /// The offset up to which the group has read the log. It is past `end`.
+        /// The group's last position, which is past `end`.
         read: Offset,
     },
     /// Any other error that a retry cannot fix.

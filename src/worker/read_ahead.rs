@@ -1,7 +1,7 @@
 //! Records that the worker reads while it waits for the brokers to commit.
 //!
-//! Owns a batch of records that are not judged yet, but whose keys may already be extracted. Must never grow past its bounds. A batch must
-//! never be processed after its partitions were rewound, because its records are read again.
+//! Keeps a batch of records that are not judged yet. Their keys may already be extracted. The size of the batch is limited. If partitions
+//! are rewound, the batch must be discarded, because the worker will read its records again.
 
 use super::Flow;
 use super::ids::InputId;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(super) const BATCH_RECORDS: usize = 1024;
 const RECORDS_MAX: usize = 8 * BATCH_RECORDS;
-/// The number of bytes at which reading ahead stops.
+/// The maximum number of bytes before reading ahead stops.
 const BYTES_MAX: usize = 8 << 20;
 /// The longest wait for records. After each wait, the worker checks whether the commit has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);

@@ -1,6 +1,6 @@
-//! Rebalances: assigned, revoked, and lost partitions.
+//! Handles assigned, revoked, and lost partitions in a rebalance.
 //!
-//! Owns the order of operations: commit and checkpoint before partitions are revoked, restore before they are read. Must never commit for a
+//! Commits and writes checkpoints before partitions are revoked, and restores partitions before they are read. Never commits for a
 //! partition that another member owns.
 
 use super::{Error, Worker, key_conflicts, partition};

@@ -1,7 +1,7 @@
 //! Rebuilds states from their changelogs while the workers process other partitions.
 //!
-//! Owns the threads that read and trim changelogs. Must never apply a change that the group has not committed, block a worker, or let one
-//! partition block another.
+//! Runs the threads that read and trim changelogs. A rebuild never blocks a worker or another partition, and never applies a change that
+//! the group has not committed.
 
 use super::Error;
 use super::partition::PartitionState;
@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 
 /// The number of threads per process that read changelogs. Each thread has its own reader and works on one state at a time.
 const THREADS: usize = 2;
-/// The time without an answer after which a reader is replaced.
+/// The maximum time without an answer before a reader is replaced.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An offset below which the records of a topic-partition can be deleted.
+/// A request to delete the records of a topic-partition below an offset.
 struct Trim {
     /// The id of the topic that the offset belongs to, if known. A recreated topic has a different id.
     topic_id: Option<String>,
@@ -39,7 +39,7 @@ enum Task {
     Trim,
 }
 
-/// The task queue of the threads. A waiting job gets a later due time, so that its thread can run other tasks.
+/// The task queue of the threads. A waiting job gets a later due time, so its thread can run other tasks.
 #[derive(Default)]
 struct Queue {
     /// Sorted by due time, then by order of arrival.
@@ -123,7 +123,7 @@ impl Rebuilder {
 }
 
 impl Drop for Rebuilder {
-    /// Waits for the threads, because none of them may use the store while the process exits.
+    /// Waits for the threads to end, because they must not use the store while the process exits.
     fn drop(&mut self) {
         self.tasks.close();
         for (thread, done) in self.threads.drain(..) {
@@ -202,9 +202,9 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
     }
 }
 
-/// Brings a job's state up to the group's committed offsets. Returns `None` if the job must be retried after its pause. This is the case if
-/// the end of the changelog is unknown or was not reached, or if the checkpoint was lost. If the job is canceled or the process is
-/// stopping, the returned state may be incomplete and is not used.
+/// Brings a job's state up to the group's committed offsets. Returns `None` if the job must be retried after its pause, because the end of
+/// the changelog is unknown or was not reached, or because the checkpoint was lost. If the job is canceled or the process is stopping, the
+/// returned state may be incomplete and is not used.
 fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {
@@ -229,8 +229,8 @@ fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mu
     }))
 }
 
-/// Returns the changelog offset from which to read. Forgets the state's changelog offsets if they do not belong to this changelog. Empties
-/// the state if this changelog cannot complete it.
+/// Returns the first changelog offset to read. Forgets the state's changelog offsets if they do not belong to this changelog. Empties the
+/// state if this changelog cannot complete it.
 fn begin(job: &mut Job, low: Offset, end: Offset) -> Offset {
     let kept = job.state.changelog.end.filter(|log_end| (low..=end).contains(log_end));
     match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
@@ -290,8 +290,8 @@ fn read_all<B: Broker>(
         }
         let (cut, has_gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
         let is_trimmed = low > 0 && !follow.has_hole;
-        // If another member took over the partition meanwhile, this job's committed offset is outdated, and the group may have committed
-        // the records that the job skipped. A later rebuild must read them.
+        // If another member took over the partition during the rebuild, this job's committed offset is outdated. The group may then have
+        // committed the records that the job skipped, so a later rebuild must read these records.
         let past_bounds = follow.past_bounds.as_ref().filter(|_| !fault::defect("outdated_offset_believed"));
         let (read_to, epoch) = past_bounds.map_or((end, applier.epoch), |skipped| (skipped.offset, skipped.epoch));
         if has_gap {
@@ -306,8 +306,8 @@ fn read_all<B: Broker>(
         }
         let ends_early = || job.bounds.iter().any(|(topic, &bound)| applier.offsets.get(topic).is_none_or(|&applied| applied < bound));
         if cut.is_none() && applier.has_skipped_expired && ends_early() {
-            // The pass skipped keys that had expired at the committed offset. But the changelog ends before that offset, so a warm-up must
-            // follow. These keys may not have expired yet when the warm-up starts.
+            // The pass skipped keys that had expired at the committed offset. But the changelog ends before the committed offset, so a
+            // warm-up must follow. These keys may not have expired yet when the warm-up starts.
             job.oldest_slice = None;
             job.state = if gap.is_none() { job.load(context)? } else { PartitionState::new(job.rules) };
             from = begin(job, low, end);
@@ -331,14 +331,14 @@ fn read_all<B: Broker>(
             return Ok(Some(state));
         };
         if cuts.len() == Cut::MAX {
-            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; restoring the state without it, as configured in state.cold_start");
+            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; restoring the state without the changelog, as configured in state.cold_start");
             let mut state = PartitionState::new(job.rules);
             state.outrank(applier.epoch);
             return Ok(Some(state));
         }
         tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "ignoring the changelog's changes for input records from this offset on, because the group's offsets were reset or the changes were never committed; loading the changelog again");
         cut.add_to(&mut cuts);
-        // If the checkpoint ends before the start of every reset, it contains none of the changes that the resets make void.
+        // If the checkpoint does not reach past the start of any reset, the resets do not make any of its changes void.
         let is_before = |state: &PartitionState| cuts.iter().all(|cut| state.offset(&cut.topic).is_some_and(|offset| offset <= cut.start));
         job.state = PartitionState::new(job.rules);
         from = low;
@@ -351,8 +351,8 @@ fn read_all<B: Broker>(
     }
 }
 
-/// Loads the checkpoint's state. The input records that this state lacks must be read again. `found` has the input offsets that the group
-/// has reached according to the changelog, and the highest epoch.
+/// Loads the checkpoint's state. The input records that this state lacks must be read again. `found` contains the input offsets that the
+/// group has reached according to the changelog, and the highest epoch.
 fn before_gap<B: Broker>(context: &Context<B>, job: &Job, found: (BTreeMap<String, Offset>, i64)) -> Result<PartitionState, Error> {
     tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");
     let mut state = job.load(context)?;

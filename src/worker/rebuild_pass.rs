@@ -1,7 +1,6 @@
 //! One pass of a rebuild over a changelog.
 //!
-//! Owns the decision whether a changelog record is applied, is skipped, or ends the pass. Must never apply a change that the group has not
-//! committed.
+//! Decides if a changelog record is applied, is skipped, or ends the pass. A pass never applies a change that the group has not committed.
 
 use super::Error;
 use super::rebuild_job::{Context, Job, PROGRESS_INTERVAL};
@@ -16,9 +15,9 @@ use std::time::Instant;
 
 /// Changelog records that were skipped because they end past the committed offset. Their epochs can differ.
 pub(super) struct Skipped {
-    /// The changelog offset of the first of these records.
+    /// The changelog offset of the first skipped record.
     pub(super) offset: Offset,
-    /// The highest epoch of the records before the first of these records.
+    /// The highest epoch of the records before the first skipped record.
     pub(super) epoch: i64,
     topics: BTreeSet<String>,
 }
@@ -77,7 +76,7 @@ impl<B: Broker> Follow<'_, B> {
             return Ok(true);
         }
         if self.job.state.is_urgent() && !applier.continues(&record) {
-            // This checkpoint moves the keys of an exact store to disk, so that the rebuild does not have to hold them in memory.
+            // This checkpoint moves the keys of an exact store to disk, so the rebuild does not have to hold them in memory.
             self.job.state.offsets.clone_from(&applier.offsets);
             let (end, epoch) = self.past_bounds.as_ref().map_or((logged.offset, applier.epoch), |skipped| (skipped.offset, skipped.epoch));
             (self.job.state.changelog.end, self.job.state.changelog.epoch) = (Some(end), epoch);

@@ -1,7 +1,7 @@
 //! The hot loop: judges and writes the records of a batch.
 //!
-//! Owns the processing order of the records in a batch. Must never allocate per record or look up anything that consecutive records of a
-//! partition share. A [`RecordLoop`] holds the shared data.
+//! Processes the records of a batch in their order. The loop never allocates per record and never repeats a lookup for consecutive records
+//! of a partition. A [`RecordLoop`] holds the data that these records share.
 
 use super::ids::{InputId, StateId};
 use super::input::Input;
@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::slice;
 use std::time::Duration;
 
-/// The number of records whose keys are extracted before the first of these records is judged.
+/// The maximum number of keys to extract in advance, before the first of their records is judged.
 const PREFETCH_RECORDS: usize = 64;
 
 impl<B: Broker> Worker<B> {
@@ -79,7 +79,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Prefetches the memory that judging these records will read, so that cache misses overlap.
+    /// Prefetches the memory that judging these records will read. The cache misses then overlap.
     fn prefetch(&mut self, runs: impl Iterator<Item = (Option<InputId>, Range<usize>)>, keys: &[Keyed]) {
         let (all, mut last) = (&mut self.buffers.prefetched, None);
         let mut load = |of: Option<StateId>, all: &mut Vec<Fingerprint>| {
@@ -187,9 +187,8 @@ impl<B: Broker> Worker<B> {
                 self.checkpoint(false);
                 Ok(flow)
             }
-            // Logging must wait for the replay, and so must the warm-up, because the unlogged changes of the warm-up would otherwise grow
-            // without limit. The worker begins a transaction so that the replay can time out: a replay is given up when the open
-            // transaction is too old.
+            // Logging must wait for the replay. The warm-up must wait, too, because its unlogged changes would otherwise grow without
+            // limit. The worker begins a transaction to let the replay time out: a replay is given up when the open transaction is too old.
             Stop::Unlogged if self.assignment.is_replaying() => {
                 self.assignment.holds_new_records = true;
                 self.writer.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Rewound), |()| Ok(Flow::Continue))
@@ -300,8 +299,8 @@ impl<B: Broker> RecordLoop<'_, B> {
             let is_much = state.pending.len() >= self.shared.most_unlogged();
             return if is_much { Err(Stop::Unlogged) } else { Ok(()) };
         }
-        // For a record that is written again after an abort, the filter may report the time at which this very record was inserted. So the
-        // time is left out.
+        // If a record is written again after an abort, the filter may report the time when the record itself was inserted, so the time is
+        // left out.
         let is_new = self.input.replay_complete();
         let since = match keyed {
             Ok(record) if verdict == Verdict::Duplicate && is_new && route::explains(&self.topic.config, verdict) => {

@@ -1,7 +1,6 @@
 //! Restores partitions that are already assigned to this worker.
 //!
-//! Owns the cases in which a partition's state or its pending verdicts can no longer be used. Must never restore a partition while a
-//! transaction is open.
+//! Handles partitions whose state or pending verdicts can no longer be used. Never restores a partition while a transaction is open.
 
 use super::assignment::inputs_of;
 use super::ids::StateId;
@@ -34,7 +33,7 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Restores states whose checkpoint another worker of this process has claimed, although a commit has shown that this worker is still
-    /// the owner. Only the new claim of the restore lets this worker save the checkpoint again.
+    /// the owner. The restore claims the checkpoint again. Without this claim, this worker could not save the checkpoint.
     pub(super) fn restart_superseded(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let superseded = std::mem::take(&mut self.assignment.superseded);
         let partitions = self.assignment.partitions(|input| input.states().any(|id| superseded.contains(&id)));
@@ -57,7 +56,7 @@ impl<B: Broker> Worker<B> {
         if !outside.is_empty() {
             self.restart(source, &outside, "their next offsets are not in the log")?;
         }
-        // The stopped partition may be one of these partitions, because its position may be inside the log again by now.
+        // The stopped partition may be one of these partitions, because its position may be inside the log again.
         if inside.is_empty() { Ok(()) } else { self.restart_fetching(source, &inside) }
     }
 
@@ -69,15 +68,15 @@ impl<B: Broker> Worker<B> {
         self.restart(source, &[partition], why).map(|()| Flow::Rewound)
     }
 
-    /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so that other partitions can
-    /// continue. If none of these partitions can be restored, aborts the transaction, and the replay starts again. Later transactions are
-    /// smaller, so that they can be replayed in time.
+    /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so other partitions can
+    /// continue. If these partitions cannot be restored, aborts the transaction and starts the replay again. Later transactions are
+    /// smaller, so they can be replayed in time.
     pub(super) fn give_up_replay(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if let Some(Load { records, bytes }) = self.writer.repeated_too_slowly() {
             tracing::warn!(
                 records,
                 bytes,
-                "the records of the last transaction could not be read and written again in time; limiting transactions to this number of records and bytes"
+                "the records of the last transaction could not be read and written again in time; limiting transactions to `records` records and `bytes` bytes"
             );
         }
         let missing = self.restorable();
@@ -104,7 +103,7 @@ impl<B: Broker> Worker<B> {
         tracing::warn!(
             records,
             bytes,
-            "transactions time out before the brokers accept them; limiting transactions to this number of records and bytes. If this repeats, raise worker.transaction_timeout"
+            "transactions time out before the brokers accept them; limiting transactions to `records` records and `bytes` bytes. If this warning repeats, raise worker.transaction_timeout"
         );
         let why = "transactions must be smaller";
         if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions, why) }

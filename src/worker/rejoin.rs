@@ -1,10 +1,10 @@
 //! Rejoins the group after the group fenced this member.
 //!
-//! Owns the decision whether another process uses the same name. Must never process records that the fenced consumer has read, because the
-//! other process may have committed past them.
+//! Decides if another process uses the same name. Never processes records that the fenced consumer has read, because the other process may
+//! have committed past them.
 //!
 //! When another process joins with a member's static name (`group.instance.id`), the group fences that member, and its consumer becomes
-//! unusable. The group can also fence a member although there is no such process, for two reasons.
+//! unusable. The group can also fence a member without another process, for two reasons.
 //!
 //! First, if the session ends during an outage of the broker, librdkafka forgets its member id. Until the worker has answered the rebalance
 //! that follows, librdkafka sends heartbeats without an id. The answer can take long, because it may have to wait for a commit to the same
@@ -13,9 +13,9 @@
 //! (KAFKA-20985). librdkafka and Kafka's Java client both leave the recovery to the application.
 //!
 //! So the member rejoins: a new consumer takes the name back. If there is another process, that process takes the name back as well. A
-//! successful commit in between proves nothing, because both processes can get that far. Only repeated fencing shows that there is another
-//! process. All writes of either process are safe, because the group accepts offsets only from the member that joined last, and producers
-//! with the same transactional id fence each other.
+//! successful commit in between proves nothing, because both processes can commit before they are fenced. Only repeated fencing shows that
+//! there is another process. All writes of either process are safe, because the group accepts offsets only from the member that joined
+//! last, and producers with the same transactional id fence each other.
 
 use super::{Error, POLL_INTERVAL, Worker};
 use crate::broker::{self, Broker};
@@ -25,7 +25,7 @@ use std::time::Duration;
 /// The maximum number of rejoins within [`REJOIN_WINDOW`].
 const REJOINS_MAX: usize = 3;
 
-/// The time for which a rejoin counts. Two processes that take the name from each other reach the maximum much faster.
+/// The period for counting rejoins. Two processes that take the name from each other reach the maximum much faster.
 const REJOIN_WINDOW: Duration = Duration::from_secs(600);
 
 const PAUSE: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
-//! The state of a worker, published once per second for the status, the metrics, and the probes.
+//! Publishes the state of a worker once per second for the status, the metrics, and the probes.
 //!
-//! Owns the counts since the last report. Must never delay a record: a report sends no request to a broker.
+//! Keeps the counts since the last report. A report never delays a record, because it does not send requests to brokers.
 
 use super::assignment::Assignment;
 use super::ids::CountsId;
@@ -68,8 +68,8 @@ impl Reporter {
         self.tallies.0.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
     }
 
-    /// Clears [`Reporter::blocked`] if no commit of this worker will clear it. This is the case if other members now own the partitions of
-    /// the aborted records, or if the partitions are committed up to their ends. Returns true if it was cleared.
+    /// Clears [`Reporter::blocked`] if no commit of this worker will clear it, because other members now own the partitions of the aborted
+    /// records or because the partitions are committed up to their ends. Returns true if `blocked` was cleared.
     pub(super) fn unblock(&mut self, assignment: &Assignment, source: &impl Consumer) -> bool {
         let Some(blocked) = &self.blocked else { return false };
         let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position() >= end);

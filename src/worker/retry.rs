@@ -1,6 +1,6 @@
-//! Requests to the brokers that are retried until they are answered.
+//! Retries broker requests until they succeed, fail permanently, or the worker stops.
 //!
-//! Owns the check for a stop request. Must never wait without this check.
+//! Every wait in this module must call `check_stop`.
 
 use super::topics::Topics;
 use super::{BLOCKED_AFTER, Error, POLL_INTERVAL, Worker};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The time between two requests for the end of a log that seems to be truncated.
 const TRUNCATION_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The time for which the worker keeps asking before it accepts that a log is truncated.
+/// The time before the worker accepts that a log is truncated.
 const TRUNCATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<B: Broker> Worker<B> {
@@ -23,7 +23,7 @@ impl<B: Broker> Worker<B> {
         self.shared.is_stopped(self.number)
     }
 
-    /// Repeats a request until it succeeds, the worker must stop, or an error shows that a retry cannot help.
+    /// Repeats a request until it succeeds, it fails permanently, or the worker must stop.
     pub(super) fn retry_until_answered<T>(&self, ask: impl Fn() -> Result<T, broker::Error>) -> Result<T, Error> {
         let asked = runtime::now();
         loop {
@@ -53,9 +53,9 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Returns the log start offset and the last stable offset of a partition. `read` is an offset up to which the group has read the
-    /// partition. If the last stable offset is below `read`, asks again until five seconds have passed since the time `since`, because a
-    /// leader that was suspended during a failover briefly answers with outdated offsets.
+    /// Returns the log start offset and the last stable offset of a partition. `read` is the group's last position, if known. If the last
+    /// stable offset is below `read`, repeats the request until five seconds after `since`, because a leader that was suspended during a
+    /// failover briefly reports outdated offsets.
     pub(super) fn watermarks(
         &self,
         source: &B::Consumer,

@@ -1,6 +1,6 @@
 //! The resources that the workers of a process share.
 //!
-//! Must never hold the state of one partition.
+//! They never include the state of a partition.
 
 use super::co_partitioning::CrossPartitionKeys;
 use super::rebuild::Rebuilder;
@@ -24,7 +24,7 @@ pub struct Shared<B: Broker> {
     pub store: Arc<Store>,
     pub rebuilder: Arc<Rebuilder>,
     pub stats: Arc<Stats>,
-    /// The sample of keys, with the partitions in which they occurred.
+    /// The sample of keys, with the partitions of their records.
     pub cross_partition_keys: Arc<CrossPartitionKeys>,
     pub schemas: Arc<dyn Schemas>,
     /// Set to make the workers drain and end.

@@ -1,12 +1,12 @@
-//! The reasons why a partition makes no progress.
+//! The wait states of partitions, and partitions that make no progress.
 //!
-//! Must never talk to a broker.
+//! This module never sends requests to brokers.
 
 use crate::record::{Offset, Timestamp};
 use std::time::{Duration, Instant};
 
-/// The time without progress after which the worker asks a broker whether an open transaction holds the partition back. The answer is valid
-/// for the same time. Ordinary transactions are shorter.
+/// The time without progress before the worker asks a broker if an open transaction holds the partition back. The answer is valid for the
+/// same time. Ordinary transactions are shorter.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
 
 /// The wait state of an input. See the module `pausing`.
@@ -24,12 +24,12 @@ pub(super) struct Stall {
     pub(super) position: Offset,
     pub(super) since: Instant,
     pub(super) since_ms: Timestamp,
-    /// The time of the last answer of a broker, and true if an open transaction is the cause.
+    /// The time of a broker's last answer, and true if an open transaction is the cause.
     pub(super) answer: Option<(Instant, bool)>,
 }
 
 impl Stall {
-    /// Returns the time at which the partition stopped at an open transaction, or `None` if no open transaction is known.
+    /// Returns the time when the partition stopped at an open transaction, or `None` if no open transaction is known.
     pub(super) fn open_transaction_since(&self) -> Option<Timestamp> {
         self.answer.filter(|&(_, is_open)| is_open).map(|_| self.since_ms)
     }

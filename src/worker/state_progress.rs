@@ -1,7 +1,7 @@
-//! The offsets up to which a state and its changelog contain the records of an input.
+//! The progress of a state, its changelog, and its checkpoints in an input.
 //!
-//! A topic with several rules has one state per rule. The states can be restored to different offsets. Must never set the offsets of the
-//! input.
+//! A topic with several rules has one state per rule, and these states can be restored at different offsets. This module never sets the
+//! offsets of the input.
 
 use super::ids::StateId;
 use crate::fault;
@@ -10,11 +10,13 @@ use crate::record::{Offset, Timestamp};
 #[derive(Debug)]
 pub(super) struct StateProgress {
     pub(super) state: StateId,
-    /// The offset at which the state was restored. Records below this offset do not change the state.
+    /// The first input offset that the state reads. Records below this offset do not change the state.
     pub(super) start: Offset,
-    /// The offset below which the state's changelog contains the effects of all records. `Offset::MAX` if the state has no changelog.
+    /// The end of the logged records. The state's changelog contains the effects of all records below this offset. `Offset::MAX` if the
+    /// state has no changelog.
     pub(super) logged: Offset,
-    /// The offset below which the last checkpoint of this worker contains the effects of all records. 0 before the first checkpoint.
+    /// The end of the checkpointed records. The last checkpoint of this worker contains the effects of all records below this offset. 0
+    /// before the first checkpoint.
     pub(super) checkpointed: Offset,
     /// Stream time at the end of the warm-up, if known. Records of the warm-up cannot advance stream time past this time.
     pub(super) warm_up_max_timestamp: Option<Timestamp>,

@@ -1,6 +1,6 @@
 //! The input topics of a worker.
 //!
-//! Owns everything derived from the configuration and the cluster metadata. Must never depend on records.
+//! Derives the settings of each topic from the configuration and the cluster metadata. This module never depends on records.
 
 use super::ids::{CountsId, InputId, StateId, UnitId};
 use super::outputs::{Forward, Outputs};
@@ -169,7 +169,7 @@ impl Topics {
         of_unit.map(move |(topic, _)| InputId { topic, partition: unit.partition })
     }
 
-    /// Returns the metadata of an offset with the stream times of an input's states.
+    /// Returns offset metadata with the stream times of an input's states.
     pub(super) fn note_of_times(&self, input: TopicId, mut times: impl Iterator<Item = (StateId, Option<Timestamp>)>) -> Note {
         if self[input].has_rules() {
             let named = times.map(|(state, time)| (self.first_of(state.space).config.space.clone(), time));
@@ -184,7 +184,7 @@ impl Topics {
         self.iter().find(|(_, topic)| topic.config.input == name).map(|(id, _)| id)
     }
 
-    /// Returns the configured topic. For a repartition topic, this is the topic whose records are forwarded to it.
+    /// Returns the configured topic. For a repartition topic, returns the input whose records are forwarded to the repartition topic.
     pub(super) fn configured(&self, id: TopicId) -> TopicId {
         let forwards = |(_, topic): &(TopicId, &InputTopic)| topic.counted == self[id].counted && topic.forward.is_some();
         let configured = self.iter().find(forwards).map_or(id, |(configured, _)| configured);

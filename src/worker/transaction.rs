@@ -1,16 +1,16 @@
 //! The load of the open transaction and its limit.
 //!
-//! Owns the limit: the configured limit, or a smaller limit after transactions that timed out or were replayed too slowly. The limit must
-//! never be smaller than one record or stay small if the brokers accept more.
+//! Starts with the configured limit and lowers the limit after transactions that timed out or were replayed too slowly. The limit is never
+//! smaller than one record, and it rises again if the brokers accept more.
 
 use crate::fault;
 use std::time::{Duration, Instant};
 
-/// The number of key and value bytes at which a transaction is full, because unsent records use memory.
+/// The number of key and value bytes that fills a transaction. The number is limited because unsent records use memory.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The number by which a load that was too large is divided to get the new limit. Each further timeout without a commit in between divides
-/// by this number again.
+/// The divisor for a new limit. The new limit is the load that was too large, divided by this number. Each further timeout without a commit
+/// in between divides by this number again.
 const SHRINK_DIVISOR: usize = 8;
 
 /// The number of processed records and the size in bytes of the written keys and values.
@@ -46,7 +46,7 @@ impl Limit {
         Self { configured, current: configured, too_large: Load { records: usize::MAX, bytes: usize::MAX }, timed_out: 0 }
     }
 
-    /// Returns how much more a transaction with this load can take.
+    /// Returns the room that is left in a transaction with this load.
     #[inline]
     pub(super) const fn room(&self, load: Load) -> Load {
         Load { records: self.current.records.saturating_sub(load.records), bytes: self.current.bytes.saturating_sub(load.bytes) }
@@ -59,8 +59,8 @@ impl Limit {
 
     /// Notes that a transaction with this load was committed at this age. If the transaction was full, the limit rises. The limit doubles
     /// if the age was less than a quarter of `timeout` and rises by an eighth if the age was less than half of `timeout`. Otherwise, the
-    /// limit rises by 1/64, up to three quarters of the last load that was too large. It rises even after a slow commit, because the commit
-    /// may have been slow for a reason other than the load.
+    /// limit rises by 1/64, up to three quarters of the last load that was too large. The limit rises even after a slow commit, because the
+    /// commit may have been slow for a reason other than the load.
     pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
         self.timed_out = 0;
         if !self.is_full(load) {

@@ -1,28 +1,28 @@
 //! The verdicts of uncommitted records: decide once, emit until committed.
 //!
-//! Owns the verdicts of records that are not committed yet. A verdict is decided when its record is first read, and the filter changes
-//! immediately. If the transaction aborts, the record is read again. The filter would then report it as a duplicate of itself, and the
-//! record would be lost. So this module must never forget a verdict before the transaction with its record is committed.
+//! Keeps the verdicts of uncommitted records. A verdict is decided when its record is first read, and the filter changes immediately. If
+//! the transaction aborts, the record is read again. The filter would then report the record as a duplicate of itself, and the record would
+//! be lost. So this module must keep a verdict until the transaction with its record is committed.
 //!
-//! **Who keeps a verdict.** Each `Input` (`input.rs`) has the [`Verdicts`] of its partition. `judge_batch` (`judge.rs`), `process_one`, and
+//! **Adding verdicts.** Each `Input` (`input.rs`) has the [`Verdicts`] of its partition. `judge_batch` (`judge.rs`), `process_one`, and
 //! `process_forwarded` (`records.rs`) add a verdict with [`Verdicts::remember`] before the record is written. Two kinds of records have no
 //! verdict here: records of a warm-up, which are already committed, and records that are forwarded to a repartition topic, where they are
 //! judged later.
 //!
-//! **What an abort does.** `abort` calls `Worker::rewind` (`commit.rs`), which calls `Input::rewind` for every partition, unless the group
-//! has taken all partitions from this member. The position returns to the committed offset. The verdicts stay, but none of them is in the
-//! open transaction any longer ([`Verdicts::restart_replay`]). The replay of a partition is complete when all of its verdicts are in the
-//! open transaction again.
+//! **Aborts.** `abort` calls `Worker::rewind` (`commit.rs`), which calls `Input::rewind` for every partition, unless the group has taken
+//! all partitions from this member. The position returns to the committed offset. The verdicts stay, but their records are no longer in the
+//! open transaction ([`Verdicts::restart_replay`]). The replay of a partition is complete when all records with a verdict are in the open
+//! transaction again.
 //!
-//! **Who recalls a verdict.** `judge_one` (`judge.rs`) recalls the verdict of a record with [`Verdicts::recall`] and asks the filter only
-//! if the record has no verdict. `process_forwarded` does the same for records without a key, which are not forwarded.
+//! **Recalling verdicts.** `judge_one` (`judge.rs`) recalls the verdict of a record with [`Verdicts::recall`] and asks the filter only if
+//! the record has no verdict. `process_forwarded` does the same for records without a key, which are not forwarded.
 //!
-//! **What waits for the replay.** Until the replay of a partition is complete, its records are not judged in batches, and the worker does
-//! not step over its control records. Until the replays of all partitions are complete (`Assignment::is_replaying`), the worker commits
+//! **Waiting for the replay.** Until the replay of a partition is complete, its records are not judged in batches, and the worker does not
+//! step over its control records. Until the replays of all partitions are complete (`Assignment::is_replaying`), the worker commits
 //! nothing. If the transaction is full before that, new records of all partitions wait (`Assignment::holds_new_records`), and the replayed
 //! records may exceed the limit of the transaction. A state is checkpointed only when its inputs have no verdicts ([`Verdicts::is_empty`]).
 //!
-//! **Who drops a verdict.** `Input::note_commit` drops the verdicts of the records in a committed transaction. If the outcome of a
+//! **Dropping verdicts.** `Input::note_commit` drops the verdicts of the records in a committed transaction. If the outcome of a
 //! transaction is unknown, `resolve_in_doubt` (`commit.rs`) reads the group's committed offset and treats the transaction as committed or
 //! aborted.
 //!
@@ -47,9 +47,9 @@ pub(super) struct Verdicts {
     decided: Vec<Verdict>,
     /// The offsets of the records with a verdict.
     runs: Vec<VerdictRun>,
-    /// The number of verdicts whose records are in the open transaction. It is less than the total only after an abort.
+    /// The number of verdicts whose records are in the open transaction. Less than the total only after an abort.
     in_transaction: usize,
-    /// The reasons why a broker rejected records, by offset.
+    /// The brokers' reasons for rejecting records, by offset.
     refused: BTreeMap<Offset, Invalid>,
 }
 
@@ -114,7 +114,7 @@ impl Verdicts {
         }
     }
 
-    /// Notes that a broker rejected a record in its present form, so that the next attempt writes fewer headers. The verdict stays.
+    /// Notes that a broker rejected a record in its present form. The next attempt writes fewer headers, and the verdict stays.
     pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
         self.refused.insert(offset, invalid);
     }
@@ -162,7 +162,7 @@ impl Verdicts {
         self.in_transaction == self.decided.len()
     }
 
-    /// True if every record with a verdict is committed. Only then may a checkpoint be taken.
+    /// True if every record with a verdict is committed. A checkpoint may be written only in that case.
     pub(super) const fn is_empty(&self) -> bool {
         self.decided.is_empty()
     }

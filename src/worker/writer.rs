@@ -1,7 +1,7 @@
 //! The producer of a worker and its open transaction.
 //!
-//! Owns the failure counts and the origin of each record in flight. Must never decide what is written or what a failure means for the input
-//! records.
+//! Counts failures and keeps the origin of each record in flight. Other modules decide which records are written and how input records are
+//! handled after a failure.
 
 use super::ids::InputId;
 use super::in_flight::InFlight;
@@ -17,13 +17,12 @@ use std::time::{Duration, Instant};
 /// The maximum number of times that the producer is replaced without a commit in between.
 const REPLACEMENTS_MAX: u32 = 10;
 
-/// The maximum number of times that another producer may fence this producer before the worker ends, and the time for which each fencing
-/// counts.
+/// The maximum number of times that another producer may fence this producer within [`FENCINGS_WINDOW`] before the worker ends.
 const FENCINGS_MAX: usize = 4;
 const FENCINGS_WINDOW: Duration = Duration::from_secs(600);
 
 /// The shortest and the longest wait between transactions that abort repeatedly. The wait is limited, because the worker does not poll its
-/// consumer meanwhile.
+/// consumer while it waits.
 pub(super) const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
@@ -32,7 +31,7 @@ pub(super) struct TransactionWriter<B: Broker> {
     pub(super) in_flight: InFlight,
     /// The number of transactions aborted since the last commit or the last rejected record.
     pub(super) aborts: u32,
-    /// The error with which the worker ends after the next commit.
+    /// The error that ends the worker after the next commit.
     pub(super) ends_with: Option<Error>,
     transactional_id: String,
     transaction_timeout: Duration,
@@ -49,7 +48,8 @@ pub(super) struct TransactionWriter<B: Broker> {
 }
 
 impl<B: Broker> TransactionWriter<B> {
-    /// Connects the producer of worker `number`. This ends the open transaction of the previous producer with the same transactional id.
+    /// Connects the producer of worker `number`. The new producer ends the open transaction of the previous producer with the same
+    /// transactional id.
     pub(super) fn connect(shared: &Shared<B>, number: usize) -> Result<Self, Error> {
         let transactional_id = format!("{}-{}-{number}", shared.config.kafka.group_id, shared.instance);
         Ok(Self {
@@ -114,7 +114,7 @@ impl<B: Broker> TransactionWriter<B> {
         })
     }
 
-    /// Returns how much more the transaction can take, even if it is not open yet.
+    /// Returns the room that is left in the transaction, even if the transaction is not open yet.
     #[inline]
     pub(super) fn room(&self) -> Load {
         self.limit.room(self.transaction.as_ref().map_or_else(Load::default, |transaction| transaction.load))
@@ -136,7 +136,7 @@ impl<B: Broker> TransactionWriter<B> {
         self.limit.repeated_too_slowly(load).then(|| self.limit.current())
     }
 
-    /// Resets the count of replacements, so that the smaller transactions get the full number of attempts. Returns the limit of these
+    /// Resets the count of replacements to give the smaller transactions the full number of attempts. Returns the limit of these
     /// transactions.
     pub(super) const fn shrink(&mut self) -> Load {
         self.replacements = 0;
@@ -163,7 +163,7 @@ impl<B: Broker> TransactionWriter<B> {
         (self.replacements, self.aborts, self.shrinks) = (0, 0, false);
     }
 
-    /// Returns the wait before the next attempt: none after the first abort, then 50 ms, doubled by each further abort up to five seconds.
+    /// Returns the wait before the next attempt: 0 after the first abort, then 50 ms, doubled by each further abort up to five seconds.
     pub(super) fn back_off(&self) -> Duration {
         self.aborts.checked_sub(2).map_or(Duration::ZERO, |doublings| (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX))
     }
@@ -217,9 +217,9 @@ impl<B: Broker> TransactionWriter<B> {
     }
 }
 
-/// Returns the age at which to commit a transaction if recent commits took `commit_took`. Commits of many partitions are slow, and the
-/// worker reads little during a commit. So the worker spends at least a fifth of its time reading, unless the transaction would come close
-/// to its timeout.
+/// Returns the time to wait before committing a transaction, if recent commits took `commit_took`. Commits of many partitions are slow, and
+/// the worker reads little during a commit. So the worker spends at least a fifth of its time reading, unless the transaction would come
+/// close to its timeout.
 fn commit_after(interval: Duration, commit_took: Duration, transaction_timeout: Duration) -> Duration {
     interval.max((commit_took / 4).min((transaction_timeout / 2).saturating_sub(commit_took)))
 }

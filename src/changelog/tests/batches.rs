@@ -18,7 +18,7 @@ fn judge_in_batch(live: &mut Live, topic: usize, records: &[(u64, i64)]) -> Opti
 }
 
 proptest! {
-    /// Covers all kinds of filters, all positions at which a slice ends or gets another layer, and retractions and commits in between.
+    /// Covers all kinds of filters, slices that end or get another layer at any position, and retractions and commits in between.
     #[test]
     fn a_batch_has_the_same_effect_as_single_records(
         rules in any_kind(),

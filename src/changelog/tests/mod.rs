@@ -154,7 +154,8 @@ fn state(dedup: &mut Dedup) -> State {
         generation.id = number;
     }
     metadata.exact.iter_mut().for_each(|metadata| metadata.next_id = 0);
-    // The watched keys do not affect verdicts, and their counts include records that are in no changelog.
+    // Ignore the watched keys, because a rebuild cannot restore their counts: the counts include records that the changelog does not
+    // contain. Watched keys do not affect verdicts.
     metadata.watched = None;
     let page = |id| {
         let mut bytes = Vec::new();

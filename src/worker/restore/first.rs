@@ -1,11 +1,11 @@
 //! The starting offsets of a group that has committed nothing, with `kafka.start = "latest"`.
 //!
-//! Owns the decision whether the group is new or has lost its offsets. Must never skip records that the group was about to read or let two
-//! members commit for one partition.
+//! Decides if the group is new or has lost its offsets. Never skips records that the group was about to read, and never lets two members
+//! commit for one partition.
 //!
 //! The owner of partition 0 commits the starting offsets of all partitions of a topic at once. If each member committed only its own
-//! partitions, a partition without an offset would be ambiguous: its owner may not have started to read it yet, or it was added later and
-//! must be read from its beginning.
+//! partitions, a partition without an offset would be ambiguous: its owner may not have started to read the partition yet, or the partition
+//! was added later and must be read from its beginning.
 
 use super::super::BLOCKED_AFTER;
 use super::super::pending_restore::AssignedPartition;
@@ -47,20 +47,20 @@ impl<B: Broker> Worker<B> {
             if !is_any && self.has_begun(source, topic, all)? {
                 tracing::warn!(
                     topic = self.topics[topic].config.input,
-                    "the group has no committed offsets for this topic, but a checkpoint or an internal topic shows that it may have read the topic before; partitions without a checkpoint are read from their beginning"
+                    "the group has no committed offsets for this topic, but a checkpoint, changelog, or repartition topic suggests that the group has read the topic before; ignoring kafka.start = \"latest\". Partitions resume from the offset in their checkpoint or changelog. Partitions without such an offset are read from the beginning"
                 );
                 continue;
             }
             if owns_first {
                 self.find_ends(source, &partitions, all)?;
             }
-            // A repartition topic waits together with its input. Otherwise, its checkpoint or changelog would make it look as if the group
-            // had started.
+            // A repartition topic waits together with its input. Otherwise, the checkpoint or changelog of the repartition topic would
+            // suggest that the group had started.
             let (unbegun, begun) = std::mem::take(all).into_iter().partition(|assigned| self.topics.configured(assigned.topic) == topic);
             *all = begun;
             tracing::info!(
                 topic = self.topics[topic].config.input,
-                "waiting until the owner of partition 0 commits the offsets at which the group starts reading this topic"
+                "waiting until the owner of partition 0 commits the group's starting offsets for this topic"
             );
             self.assignment.unbegun.extend::<Vec<_>>(unbegun);
         }
@@ -87,7 +87,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Copies the offsets that were committed since the offsets in `all` were read.
+    /// Copies offsets that were committed after the offsets in `all` were read.
     fn take_offsets(
         &self,
         source: &B::Consumer,
@@ -120,7 +120,7 @@ impl<B: Broker> Worker<B> {
             return Ok(true);
         }
         // Changelog records count as evidence, although all of them may come from other topics of the space. Otherwise, a group whose only
-        // trace is the changelog would be taken for a new group.
+        // trace is the changelog would be mistaken for a new group.
         let own = self.topics.iter().filter(|(_, rule)| self.topics.configured(rule.of_input[0]) == topic).map(|(_, rule)| rule);
         let names: BTreeSet<_> = own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)).collect();
         for name in names {
@@ -136,7 +136,7 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Returns true if a partition of an internal topic contains a committed record, or if some of its records were deleted. An aborted
-    /// transaction, such as the transaction of a killed seed, leaves offsets but no record.
+    /// transaction, for example of a killed `unseen seed`, leaves offsets but no record.
     fn has_committed_record(&self, of: &TopicPartition) -> Result<bool, Error> {
         let reader = self.retry_until_answered(|| self.shared.broker.changelog_reader(&self.shared.config))?;
         let asked = runtime::now();
@@ -145,7 +145,7 @@ impl<B: Broker> Worker<B> {
                 Some(ends) => break ends,
                 None if self.check_stop() => return Err(broker::Error::Stopped.into()),
                 None if runtime::since(asked) > BLOCKED_AFTER => {
-                    let advice = "if it does not end, find it with kafka-transactions.sh find-hanging and abort it";
+                    let advice = "if the transaction does not end, find it with kafka-transactions.sh find-hanging and abort it";
                     self.shared.stats.block(self.number, format!("waiting for an open transaction in {of} to end; {advice}"));
                 }
                 None => {}

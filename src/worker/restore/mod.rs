@@ -1,8 +1,9 @@
-//! Restores the state of a partition at the group's committed offset from a checkpoint, the changelog, and the input.
+//! Restores a partition's state at the group's committed offset from a checkpoint, the changelog, and the input.
 //!
-//! Owns the choice between these sources. A restore loads the checkpoint, unless it is past the committed offset. A rebuild applies the
-//! changelog after that checkpoint, while the workers process other partitions. If the changelog does not reach the committed offset, a
-//! warm-up reads the input again without emitting. Must never start past the committed offset, unless the log starts after that offset.
+//! Chooses between these sources. A restore loads the checkpoint, unless the checkpoint is past the committed offset. A rebuild applies the
+//! changelog records after the checkpoint, while the workers process other partitions. If the changelog does not reach the committed
+//! offset, a warm-up reads the input again without emitting records. A partition never starts past its committed offset, unless its log
+//! starts after that offset.
 
 mod first;
 mod resumption;
@@ -25,8 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl<B: Broker> Worker<B> {
-    /// Restores the states of newly assigned partitions or starts to rebuild them. Returns the offset at which to start reading each
-    /// partition.
+    /// Restores the states of newly assigned partitions or starts to rebuild them. Returns the partitions with their starting offsets.
     pub(super) fn restore(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<Vec<(TopicPartition, Offset)>, Error> {
         let began = runtime::now();
         let _span = tracing::debug_span!("restore", partitions = partitions.len()).entered();
@@ -52,7 +52,7 @@ impl<B: Broker> Worker<B> {
             let mut committed = of_topic_id(partition, id, committed);
             let (mut low, mut high) = self.watermarks(source, partition, committed.offset, began)?;
             while committed.offset.is_some_and(|offset| offset < low) && !fault::defect("outdated_offset_believed") {
-                // Another member may have committed more and deleted records since the request for the offset.
+                // Since the offset was requested, another member may have committed a later offset and deleted records.
                 let now = self.retry_until_answered(|| source.committed(std::slice::from_ref(partition)))?.into_iter().next();
                 let Some(now) = now.map(|now| of_topic_id(partition, id, now)).filter(|now| now.offset != committed.offset) else { break };
                 committed = now;
@@ -74,7 +74,7 @@ impl<B: Broker> Worker<B> {
         }
         let unbegun = self.assignment.unbegun.len();
         self.take_unbegun(source, &mut all, began)?;
-        // The topics of a space share their state. If the state is past the committed offset of any topic, none of the topics can use it.
+        // The topics of a space share their state. If the state is past the committed offset of any topic, no topic can use the state.
         for assigned in &all {
             self.drop_if_ahead(source, assigned)?;
         }
@@ -125,8 +125,8 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Claims the checkpoints of partitions, before the group's offsets are read. From then on, a former owner in this process cannot save
-    /// these checkpoints.
+    /// Claims the checkpoints of partitions before the group's offsets are read. After the claim, a former owner in this process cannot
+    /// save these checkpoints.
     fn claim(&mut self, partitions: &[TopicPartition]) {
         for TopicPartition { topic, partition } in partitions {
             let Some(topic) = self.topics.find(topic) else { continue };
@@ -139,7 +139,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Reads the cluster metadata again if partitions were added. This also adds partitions to the changelog.
+    /// Reads the cluster metadata again if partitions were added. Reading the metadata also adds partitions to the changelog.
     fn refresh_if_partitions_added(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let known = |partition: &TopicPartition| self.shared.cluster.partitions.get(&partition.topic).copied().unwrap_or(0);
         let Some(added) = partitions.iter().find(|partition| partition.partition.unsigned_abs() >= known(partition)) else { return Ok(()) };
@@ -191,7 +191,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Starts to rebuild a state, if it has a changelog. `assigned` are the partitions that use the state.
+    /// Starts to rebuild a state, if it has a changelog. `assigned` contains the partitions that use the state.
     fn rebuild(&mut self, id: StateId, assigned: &[AssignedPartition]) -> Option<Arc<Cancellation>> {
         let topic = self.topics.first_of(id.space);
         let changelog = topic.changelog.as_ref()?;
@@ -200,7 +200,7 @@ impl<B: Broker> Worker<B> {
         let (topic_id, epoch) = (state.changelog.topic_id.clone(), state.changelog.epoch);
         let ignores_checkpoint = assigned.iter().all(|assigned| assigned.note().is_seed);
         if ignores_checkpoint {
-            // The checkpoint may be left over from before the seed, if the group's offsets and changelog were deleted in between.
+            // If the group's offsets and changelog were deleted before the seed, the checkpoint may be older than the seed.
             state = PartitionState::new(topic.rules);
         }
         let bounds = assigned.iter().filter_map(|assigned| Some((assigned.topic_incarnation.clone(), assigned.committed.offset?)));
@@ -208,8 +208,8 @@ impl<B: Broker> Worker<B> {
         // stream time counts.
         let time = |assigned: &AssignedPartition| {
             let note = assigned.note();
-            // A commit has this stream time only if the input had a single rule at that time. If the input has several rules now, the
-            // stream time may belong to another rule.
+            // A commit contains this stream time only if the input had a single rule when the offset was committed. If the input has
+            // several rules now, the stream time may belong to another rule.
             let of_input = note.stream_time.filter(|_| !self.topics[assigned.topic].has_rules());
             note.stream_times.get(&topic.config.space).copied().flatten().or(of_input)
         };
@@ -276,7 +276,7 @@ impl<B: Broker> Worker<B> {
                 continue;
             }
             let Some(mut pending) = self.assignment.pending_restores.remove(&unit) else { continue };
-            // If partitions were revoked meanwhile, the states that only these partitions used are not needed.
+            // If partitions were revoked during the rebuild, the states that only these partitions used are not needed.
             pending
                 .states
                 .retain(|&id, _| pending.assigned.iter().any(|assigned| self.topics.states_of(assigned.input()).any(|of| of == id)));
@@ -303,7 +303,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Turns an assigned partition with a restored state into an input. Returns the offset at which to start reading it.
+    /// Turns an assigned partition with a restored state into an input. Returns the input's starting offset.
     fn start_input(&mut self, source: &B::Consumer, assigned: AssignedPartition, began: Instant) -> Result<Offset, Error> {
         let resumptions = self.resumptions(source, &assigned, began)?;
         let starts = || resumptions.iter().map(|(_, resumption)| resumption.start);
@@ -329,14 +329,14 @@ impl<B: Broker> Worker<B> {
                 state.announced = Announced::Nothing { since: runtime::now() };
             }
             if is_elsewhere || state.offset(&assigned.topic_incarnation).is_none() {
-                // No checkpoint has this offset, because the topic is new to the state, or because the log was truncated. So a checkpoint
-                // is written before the first record. Even if this process is killed, the next owner then finds the offset from which it
-                // must read the input to restore an exact state.
+                // No checkpoint has this offset, because the topic is new to the state or the log was truncated. So a checkpoint is written
+                // before the first record. Even if this process is killed, the next owner then knows where to start reading the input to
+                // restore an exact state.
                 state.changed = true;
                 state.is_new = true;
                 if state.offsets.is_empty() && topic.changelog.is_some() {
-                    // This state does not contain any record of the changelog. The end offset 0 records this, so that a checkpoint of this
-                    // state is not used once the changelog has been trimmed.
+                    // This state contains no changelog records, so its end offset in the changelog is 0. After the changelog has been
+                    // trimmed, a checkpoint with this end offset is not used.
                     state.changelog.end.get_or_insert(0);
                 }
             }
