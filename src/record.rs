@@ -133,7 +133,7 @@ pub enum Reason {
     Oversize,
     /// The value is null, but the key needs the value.
     Tombstone,
-    /// The broker rejects the record for another reason, such as its time or a missing record key.
+    /// The broker rejects the record for another reason, for example its timestamp or a missing record key.
     Refused,
     /// The schema of the record key or value does not exist or cannot be used.
     UnknownSchema,

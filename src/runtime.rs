@@ -162,8 +162,8 @@ impl Changed {
     }
 }
 
-/// Calls `look` until it returns `Ok` and returns the value. Between two calls, waits until `changed` is notified or, if the `Err` contains
-/// a time, until that time at the latest.
+/// Calls `look` until it returns `Ok` and returns the value. Between two calls, waits until `changed` is notified. If the `Err` contains a
+/// time, the wait ends at that time at the latest.
 pub fn wait<S, T>(state: &Mutex<S>, changed: &Changed, mut look: impl FnMut(&mut S) -> Result<T, Option<Instant>>) -> T {
     let locked = || state.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(scheduler) = scheduler() {

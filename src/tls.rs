@@ -1,4 +1,4 @@
-//! TLS for the connections of clients and the server's certificate.
+//! TLS for client connections, with the server's certificate.
 //!
 //! Reads the certificate and key files again every minute, because certificates are renewed while the server runs. Never falls back to
 //! plaintext if TLS is configured, and never prompts for a key's password at a terminal.

@@ -1,4 +1,4 @@
-//! Counts records and duplicates by a value in the records, such as the name of a tenant.
+//! Counts records and duplicates by a value in the records, for example a tenant name.
 //!
 //! Keeps the location of the value in a record, the counts of each frequent value, and the counts of all other records. Never grows beyond
 //! its bounds, decreases a count, or drops a frequent value, because each frequent value is a metrics series for the lifetime of the

@@ -160,8 +160,8 @@ impl Applier {
         if record.origin.owner != self.origin.owner {
             return Outcome::Foreign;
         }
-        // A record with a lower epoch comes from a worker that has lost the partition but may not know that yet. Without transactions, such
-        // a worker can still write.
+        // A record with a lower epoch comes from a worker that has lost the partition but may not know about the loss yet. Without
+        // transactions, such a worker can still write.
         if record.epoch < self.epoch {
             return Outcome::Passed;
         }
@@ -174,10 +174,9 @@ impl Applier {
             return Outcome::PastBounds;
         }
         let same = self.continues(record);
-        // A worker logs a commit again if it does not know whether the first attempt was written. This happens without transactions. It
-        // also happens during a warm-up, where the group's offset does not move and cannot show the outcome. The second attempt has the
-        // same parts. A part must not be applied twice: a cuckoo filter would store two copies of a key, and a window by count would count
-        // its keys twice.
+        // A worker logs a commit again if it does not know the outcome of the first attempt: without transactions, and during a warm-up,
+        // when the group's offset does not move and cannot show the outcome. The second attempt has the same parts. A part must not be
+        // applied twice: a cuckoo filter would store two copies of a key, and a window by count would count its keys twice.
         if same && record.part < self.last_parts {
             return Outcome::Passed;
         }
@@ -196,8 +195,8 @@ impl Applier {
                     _ => Outcome::SetBack,
                 };
             }
-            // A hole after an unfinished warm-up shows that a member with a newer checkpoint took over. That checkpoint contains what the
-            // changelog lacks.
+            // A hole after an unfinished warm-up shows that a member with a newer checkpoint took over. The newer checkpoint contains the
+            // effects that the changelog lacks.
             let after_warm_up = self.has_checkpoint && self.last_warms_up;
             if (self.last.is_empty() || after_warm_up) && self.leaves_hole(record) {
                 return Outcome::Gap;

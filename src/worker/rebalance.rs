@@ -1,4 +1,4 @@
-//! Rebalances: assigned, revoked, and lost partitions.
+//! Handles assigned, revoked, and lost partitions in a rebalance.
 //!
 //! Runs the steps in order: commit and checkpoint before partitions are revoked, restore before partitions are read. Never commits for a
 //! partition that another member owns.

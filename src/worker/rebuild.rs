@@ -123,7 +123,7 @@ impl Rebuilder {
 }
 
 impl Drop for Rebuilder {
-    /// Waits for the threads, because none of them may use the store while the process exits.
+    /// Waits for the threads to end, because they must not use the store while the process exits.
     fn drop(&mut self) {
         self.tasks.close();
         for (thread, done) in self.threads.drain(..) {
@@ -306,8 +306,8 @@ fn read_all<B: Broker>(
         }
         let ends_early = || job.bounds.iter().any(|(topic, &bound)| applier.offsets.get(topic).is_none_or(|&applied| applied < bound));
         if cut.is_none() && applier.has_skipped_expired && ends_early() {
-            // The pass skipped keys that had expired at the committed offset. But the changelog ends before that offset, so a warm-up must
-            // follow. These keys may not have expired yet when the warm-up starts.
+            // The pass skipped keys that had expired at the committed offset. But the changelog ends before the committed offset, so a
+            // warm-up must follow. These keys may not have expired yet when the warm-up starts.
             job.oldest_slice = None;
             job.state = if gap.is_none() { job.load(context)? } else { PartitionState::new(job.rules) };
             from = begin(job, low, end);
@@ -331,7 +331,7 @@ fn read_all<B: Broker>(
             return Ok(Some(state));
         };
         if cuts.len() == Cut::MAX {
-            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; restoring the state without it, as configured in state.cold_start");
+            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; restoring the state without the changelog, as configured in state.cold_start");
             let mut state = PartitionState::new(job.rules);
             state.outrank(applier.epoch);
             return Ok(Some(state));
@@ -351,8 +351,8 @@ fn read_all<B: Broker>(
     }
 }
 
-/// Loads the checkpoint's state. The input records that this state lacks must be read again. `found` has the input offsets that the group
-/// has reached according to the changelog, and the highest epoch.
+/// Loads the checkpoint's state. The input records that this state lacks must be read again. `found` contains the input offsets that the
+/// group has reached according to the changelog, and the highest epoch.
 fn before_gap<B: Broker>(context: &Context<B>, job: &Job, found: (BTreeMap<String, Offset>, i64)) -> Result<PartitionState, Error> {
     tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");
     let mut state = job.load(context)?;

@@ -44,7 +44,7 @@ pub(super) struct Job {
     pub(super) topic_id: Option<String>,
     /// The epoch in the checkpoint, or 0 if there is no checkpoint.
     pub(super) epoch: i64,
-    /// The state, as loaded from the checkpoint. The rebuild applies the changelog to it.
+    /// The state, as loaded from the checkpoint. The rebuild applies the changelog to this state.
     pub(super) state: PartitionState,
     pub(super) rules: Rules,
     pub(super) settings: checkpoint::Settings,
@@ -84,8 +84,8 @@ impl Cancellation {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) == Stage::Cancelled
     }
 
-    /// Cancels the job. If the job is writing a checkpoint, waits until the checkpoint is written, because the partition may be assigned to
-    /// this process again, and only one thread at a time may write its checkpoints.
+    /// Cancels the job. If the job is writing a checkpoint, waits until the checkpoint is written. Without the wait, two threads might
+    /// write checkpoints of the same partition at the same time if the partition is assigned to this process again.
     pub(super) fn cancel(&self) {
         runtime::wait(&self.stage, &self.changed, |stage| {
             // A thread that panics must not wait.

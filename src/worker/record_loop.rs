@@ -144,8 +144,8 @@ impl<B: Broker> RecordLoop<'_, B> {
         let time = message.timestamp();
         let origin = || Origin { topic: message.topic(), partition: message.partition(), offset, time };
         route::headers(&topic.config, destination, verdict, invalid, detail, origin, self.headers);
-        // If a broker rejected the record, the timestamp may be the reason, and the dead-letter topic might reject it, too. So the dead
-        // letter has the timestamp only in a header.
+        // If a broker rejected the record, the timestamp may be the reason, and the dead-letter topic might reject the same timestamp, too.
+        // So the dead letter has the timestamp only in a header.
         self.write(target, message, time.filter(|_| verdict != Verdict::Invalid(Reason::Refused)))?;
         self.tally.dead_letters += u64::from(destination == Destination::DeadLetters && !self.input.is_counted(offset));
         Ok(())
@@ -206,7 +206,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         self.writer.write(self.of, outgoing).map_err(Stop::Failed)
     }
 
-    /// Adds processed records to the load of the transaction. Fails with [`Stop::Full`] if the transaction is then full.
+    /// Adds processed records to the transaction's load. Fails with [`Stop::Full`] if the transaction is then full.
     #[inline]
     fn add_to_transaction(&mut self, records: usize) -> Result<(), Stop> {
         if self.writer.add_to_transaction(records) { Err(Stop::Full) } else { Ok(()) }

@@ -33,7 +33,7 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Restores states whose checkpoint another worker of this process has claimed, although a commit has shown that this worker is still
-    /// the owner. Only the new claim of the restore lets this worker save the checkpoint again.
+    /// the owner. The restore claims the checkpoint again. Without this claim, this worker could not save the checkpoint.
     pub(super) fn restart_superseded(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let superseded = std::mem::take(&mut self.assignment.superseded);
         let partitions = self.assignment.partitions(|input| input.states().any(|id| superseded.contains(&id)));

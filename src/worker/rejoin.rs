@@ -13,9 +13,9 @@
 //! (KAFKA-20985). librdkafka and Kafka's Java client both leave the recovery to the application.
 //!
 //! So the member rejoins: a new consumer takes the name back. If there is another process, that process takes the name back as well. A
-//! successful commit in between proves nothing, because both processes can get that far. Only repeated fencing shows that there is another
-//! process. All writes of either process are safe, because the group accepts offsets only from the member that joined last, and producers
-//! with the same transactional id fence each other.
+//! successful commit in between proves nothing, because both processes can commit before they are fenced. Only repeated fencing shows that
+//! there is another process. All writes of either process are safe, because the group accepts offsets only from the member that joined
+//! last, and producers with the same transactional id fence each other.
 
 use super::{Error, POLL_INTERVAL, Worker};
 use crate::broker::{self, Broker};

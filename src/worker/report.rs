@@ -1,4 +1,4 @@
-//! The state of a worker, published once per second for the status, the metrics, and the probes.
+//! Publishes the state of a worker once per second for the status, the metrics, and the probes.
 //!
 //! Keeps the counts since the last report. Never delays a record: a report sends no request to a broker.
 

@@ -21,7 +21,7 @@ impl<B: Broker> Worker<B> {
         self.shared.is_stopped(self.number)
     }
 
-    /// Repeats a request until it succeeds, the worker must stop, or an error shows that a retry cannot help.
+    /// Repeats a request until it succeeds, it fails permanently, or the worker must stop.
     pub(super) fn retry_until_answered<T>(&self, ask: impl Fn() -> Result<T, broker::Error>) -> Result<T, Error> {
         let asked = runtime::now();
         loop {

@@ -24,7 +24,7 @@ pub(super) struct Stall {
     pub(super) position: Offset,
     pub(super) since: Instant,
     pub(super) since_ms: Timestamp,
-    /// The time of the last answer of a broker, and true if an open transaction is the cause.
+    /// The time of a broker's last answer, and true if an open transaction is the cause.
     pub(super) answer: Option<(Instant, bool)>,
 }
 

@@ -169,7 +169,7 @@ impl Topics {
         of_unit.map(move |(topic, _)| InputId { topic, partition: unit.partition })
     }
 
-    /// Returns the metadata of an offset with the stream times of an input's states.
+    /// Returns offset metadata with the stream times of an input's states.
     pub(super) fn note_of_times(&self, input: TopicId, mut times: impl Iterator<Item = (StateId, Option<Timestamp>)>) -> Note {
         if self[input].has_rules() {
             let named = times.map(|(state, time)| (self.first_of(state.space).config.space.clone(), time));

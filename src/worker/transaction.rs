@@ -46,7 +46,7 @@ impl Limit {
         Self { configured, current: configured, too_large: Load { records: usize::MAX, bytes: usize::MAX }, timed_out: 0 }
     }
 
-    /// Returns how much more a transaction with this load can take.
+    /// Returns the room that is left in a transaction with this load.
     #[inline]
     pub(super) const fn room(&self, load: Load) -> Load {
         Load { records: self.current.records.saturating_sub(load.records), bytes: self.current.bytes.saturating_sub(load.bytes) }
@@ -59,8 +59,8 @@ impl Limit {
 
     /// Notes that a transaction with this load was committed at this age. If the transaction was full, the limit rises. The limit doubles
     /// if the age was less than a quarter of `timeout` and rises by an eighth if the age was less than half of `timeout`. Otherwise, the
-    /// limit rises by 1/64, up to three quarters of the last load that was too large. It rises even after a slow commit, because the commit
-    /// may have been slow for a reason other than the load.
+    /// limit rises by 1/64, up to three quarters of the last load that was too large. The limit rises even after a slow commit, because the
+    /// commit may have been slow for a reason other than the load.
     pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
         self.timed_out = 0;
         if !self.is_full(load) {

@@ -48,7 +48,7 @@ pub(super) struct Verdicts {
     runs: Vec<VerdictRun>,
     /// The number of verdicts whose records are in the open transaction. Less than the total only after an abort.
     in_transaction: usize,
-    /// The reasons why a broker rejected records, by offset.
+    /// The brokers' reasons for rejecting records, by offset.
     refused: BTreeMap<Offset, Invalid>,
 }
 

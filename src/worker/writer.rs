@@ -114,7 +114,7 @@ impl<B: Broker> TransactionWriter<B> {
         })
     }
 
-    /// Returns how much more the transaction can take, even if it is not open yet.
+    /// Returns the room that is left in the transaction, even if the transaction is not open yet.
     #[inline]
     pub(super) fn room(&self) -> Load {
         self.limit.room(self.transaction.as_ref().map_or_else(Load::default, |transaction| transaction.load))

@@ -77,8 +77,7 @@ proptest! {
         prop_assert!(followed_state == live_state);
     }
 
-    /// The worker restores the state up to the offset that the group was reset to and logs from there. Every later reader gets the same
-    /// state.
+    /// The worker restores the state at the group's new offset and logs from there. Every later reader gets the same state.
     #[test]
     fn a_log_of_a_group_whose_offsets_were_reset_makes_the_same_state(
         steps in prop::collection::vec((1..12_i64, prop::option::of(0..40_i64)), 1..12),

@@ -4,8 +4,8 @@
 //! members commit for one partition.
 //!
 //! The owner of partition 0 commits the starting offsets of all partitions of a topic at once. If each member committed only its own
-//! partitions, a partition without an offset would be ambiguous: its owner may not have started to read it yet, or it was added later and
-//! must be read from its beginning.
+//! partitions, a partition without an offset would be ambiguous: its owner may not have started to read the partition yet, or the partition
+//! was added later and must be read from its beginning.
 
 use super::super::BLOCKED_AFTER;
 use super::super::pending_restore::AssignedPartition;
@@ -54,8 +54,8 @@ impl<B: Broker> Worker<B> {
             if owns_first {
                 self.find_ends(source, &partitions, all)?;
             }
-            // A repartition topic waits together with its input. Otherwise, its checkpoint or changelog would make it look as if the group
-            // had started.
+            // A repartition topic waits together with its input. Otherwise, the checkpoint or changelog of the repartition topic would
+            // suggest that the group had started.
             let (unbegun, begun) = std::mem::take(all).into_iter().partition(|assigned| self.topics.configured(assigned.topic) == topic);
             *all = begun;
             tracing::info!(
@@ -87,7 +87,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Copies the offsets that were committed since the offsets in `all` were read.
+    /// Copies offsets that were committed after the offsets in `all` were read.
     fn take_offsets(
         &self,
         source: &B::Consumer,
@@ -120,7 +120,7 @@ impl<B: Broker> Worker<B> {
             return Ok(true);
         }
         // Changelog records count as evidence, although all of them may come from other topics of the space. Otherwise, a group whose only
-        // trace is the changelog would be taken for a new group.
+        // trace is the changelog would be mistaken for a new group.
         let own = self.topics.iter().filter(|(_, rule)| self.topics.configured(rule.of_input[0]) == topic).map(|(_, rule)| rule);
         let names: BTreeSet<_> = own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)).collect();
         for name in names {
@@ -136,7 +136,7 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Returns true if a partition of an internal topic contains a committed record, or if some of its records were deleted. An aborted
-    /// transaction, such as the transaction of a killed seed, leaves offsets but no record.
+    /// transaction, for example of a killed `unseen seed`, leaves offsets but no record.
     fn has_committed_record(&self, of: &TopicPartition) -> Result<bool, Error> {
         let reader = self.retry_until_answered(|| self.shared.broker.changelog_reader(&self.shared.config))?;
         let asked = runtime::now();
@@ -145,7 +145,7 @@ impl<B: Broker> Worker<B> {
                 Some(ends) => break ends,
                 None if self.check_stop() => return Err(broker::Error::Stopped.into()),
                 None if runtime::since(asked) > BLOCKED_AFTER => {
-                    let advice = "if it does not end, find it with kafka-transactions.sh find-hanging and abort it";
+                    let advice = "if the transaction does not end, find it with kafka-transactions.sh find-hanging and abort it";
                     self.shared.stats.block(self.number, format!("waiting for an open transaction in {of} to end; {advice}"));
                 }
                 None => {}

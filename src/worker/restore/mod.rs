@@ -1,4 +1,4 @@
-//! Restores the state of a partition at the group's committed offset from a checkpoint, the changelog, and the input.
+//! Restores a partition's state at the group's committed offset from a checkpoint, the changelog, and the input.
 //!
 //! Chooses between these sources. A restore loads the checkpoint, unless it is past the committed offset. A rebuild applies the changelog
 //! after that checkpoint, while the workers process other partitions. If the changelog does not reach the committed offset, a warm-up reads
@@ -51,7 +51,7 @@ impl<B: Broker> Worker<B> {
             let mut committed = of_topic_id(partition, id, committed);
             let (mut low, mut high) = self.watermarks(source, partition, committed.offset, began)?;
             while committed.offset.is_some_and(|offset| offset < low) && !fault::defect("outdated_offset_believed") {
-                // Another member may have committed more and deleted records since the request for the offset.
+                // Since the offset was requested, another member may have committed a later offset and deleted records.
                 let now = self.retry_until_answered(|| source.committed(std::slice::from_ref(partition)))?.into_iter().next();
                 let Some(now) = now.map(|now| of_topic_id(partition, id, now)).filter(|now| now.offset != committed.offset) else { break };
                 committed = now;
@@ -73,7 +73,7 @@ impl<B: Broker> Worker<B> {
         }
         let unbegun = self.assignment.unbegun.len();
         self.take_unbegun(source, &mut all, began)?;
-        // The topics of a space share their state. If the state is past the committed offset of any topic, none of the topics can use it.
+        // The topics of a space share their state. If the state is past the committed offset of any topic, no topic can use the state.
         for assigned in &all {
             self.drop_if_ahead(source, assigned)?;
         }
@@ -138,7 +138,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Reads the cluster metadata again if partitions were added. This also adds partitions to the changelog.
+    /// Reads the cluster metadata again if partitions were added. Reading the metadata also adds partitions to the changelog.
     fn refresh_if_partitions_added(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let known = |partition: &TopicPartition| self.shared.cluster.partitions.get(&partition.topic).copied().unwrap_or(0);
         let Some(added) = partitions.iter().find(|partition| partition.partition.unsigned_abs() >= known(partition)) else { return Ok(()) };
@@ -190,7 +190,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Starts to rebuild a state, if it has a changelog. `assigned` are the partitions that use the state.
+    /// Starts to rebuild a state, if it has a changelog. `assigned` contains the partitions that use the state.
     fn rebuild(&mut self, id: StateId, assigned: &[AssignedPartition]) -> Option<Arc<Cancellation>> {
         let topic = self.topics.first_of(id.space);
         let changelog = topic.changelog.as_ref()?;
@@ -199,7 +199,7 @@ impl<B: Broker> Worker<B> {
         let (topic_id, epoch) = (state.changelog.topic_id.clone(), state.changelog.epoch);
         let ignores_checkpoint = assigned.iter().all(|assigned| assigned.note().is_seed);
         if ignores_checkpoint {
-            // The checkpoint may be left over from before the seed, if the group's offsets and changelog were deleted in between.
+            // If the group's offsets and changelog were deleted before the seed, the checkpoint may be older than the seed.
             state = PartitionState::new(topic.rules);
         }
         let bounds = assigned.iter().filter_map(|assigned| Some((assigned.topic_incarnation.clone(), assigned.committed.offset?)));
@@ -207,8 +207,8 @@ impl<B: Broker> Worker<B> {
         // stream time counts.
         let time = |assigned: &AssignedPartition| {
             let note = assigned.note();
-            // A commit has this stream time only if the input had a single rule at that time. If the input has several rules now, the
-            // stream time may belong to another rule.
+            // A commit contains this stream time only if the input had a single rule when the offset was committed. If the input has
+            // several rules now, the stream time may belong to another rule.
             let of_input = note.stream_time.filter(|_| !self.topics[assigned.topic].has_rules());
             note.stream_times.get(&topic.config.space).copied().flatten().or(of_input)
         };

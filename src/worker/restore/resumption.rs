@@ -66,10 +66,11 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Returns true if a checkpoint belongs to an earlier topic with the same name. The check is needed only if the brokers report no topic
-    /// ids and the group has no committed offset: Kafka deletes a topic's committed offsets together with the topic. If the new topic is
-    /// longer than the old topic, only its records show the difference. In the old topic, no record below the checkpoint's offset was later
-    /// than the checkpoint's stream time, except for records that were ahead of the clock. Because of such a record, this function may
-    /// return true by mistake. The topic is then read from its start with an empty state, which loses no record but may emit duplicates.
+    /// ids and the group has no committed offset, because Kafka deletes a topic's committed offsets together with the topic. If the new
+    /// topic is longer than the old topic, only the timestamps of its records show the difference. In the old topic, no record below the
+    /// checkpoint's offset was later than the checkpoint's stream time, except for records that were ahead of the clock. Because of such a
+    /// record, this function may return true by mistake. The topic is then read from its start with an empty state. No record is lost, but
+    /// duplicates may be emitted.
     fn is_of_another_log(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, stored: Offset) -> Result<bool, Error> {
         let stream_time = self.state_of(rule, assigned).and_then(|state| state.dedup.stream_time());
         // Brokers find offsets by Kafka's timestamps only, so this check is not possible with event times.
@@ -86,7 +87,7 @@ impl<B: Broker> Worker<B> {
             return times.contains_key(&topic.config.space) || fault::defect("new_rule_warms_up");
         }
         // At the time of the commit, the input had a single rule. If that rule has a changelog, its state is now at the committed offset.
-        // So if another rule's state is at that offset and this rule's state is not, this rule was not used.
+        // If another rule's state is at the committed offset and this rule's state is not, this rule was not used.
         let is_current = |rule| self.stored(rule, assigned) == assigned.committed.offset;
         is_current(rule) || !topic.of_input.iter().any(|&other| is_current(other)) || fault::defect("new_rule_warms_up")
     }
@@ -115,7 +116,7 @@ impl<B: Broker> Worker<B> {
             let reached = rules().filter_map(|rule| self.reached(rule, assigned).filter(|_| self.stored(rule, assigned).is_some())).max();
             let mut assigned = assigned.clone();
             if let Some(read) = stored.max(reached).filter(|&read| read > high) {
-                // More records may have been written since the request for the watermarks.
+                // More records may have been written since the watermarks were requested.
                 (assigned.low, assigned.high) = self.watermarks(source, partition, Some(read), began)?;
             }
             let (assigned, low, high) = (&assigned, assigned.low, assigned.high);
@@ -135,12 +136,12 @@ impl<B: Broker> Worker<B> {
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset; resuming from the offset in the checkpoint or changelog");
                     stored
                 }
-                // The group may have started before. It must then read all records that are still in the log.
+                // If the group has started before, it must read all records that are still in the log.
                 _ => return each(&|rule| Ok(Resumption { warm_until: self.stored(rule, assigned).unwrap_or(low), ..Resumption::at(low) })),
             };
             return each(&|rule| match self.stored(rule, assigned) {
                 // The process was killed after it had written the first checkpoint of another state. This state has no checkpoint yet, but
-                // it lacks no record either.
+                // it does not lack any records.
                 None if resume == low => Ok(Resumption::at(resume)),
                 _ => self.warm_up(source, rule, assigned, resume),
             });
@@ -160,7 +161,7 @@ impl<B: Broker> Worker<B> {
         }
         let resume = committed.max(low);
         each(&|rule| match self.stored(rule, assigned) {
-            // The state lacks no record, because it is up to date, or because the group has not judged any record yet.
+            // The state does not lack any records, because it is up to date or the group has not judged any record yet.
             Some(stored) if stored == committed => Ok(Resumption { warm_until: stored, ..Resumption::at(resume) }),
             None if assigned.note().first == Some(committed) => Ok(Resumption::at(resume)),
             stored if !self.was_used(rule, assigned) => {
@@ -245,7 +246,7 @@ impl<B: Broker> Worker<B> {
                         first.unwrap_or(resume).clamp(oldest, resume)
                     }
                     // If stream time is unknown, the topic has event times, or the window is a count, the start of the window is unknown.
-                    // All records from `oldest` on are then read.
+                    // All records from `oldest` on must be read.
                     _ => oldest,
                 }
             }
