@@ -317,7 +317,7 @@ fn unknown_causes_are_reported_as_unknown() {
         let (code, _, error) = ask(&setup, args);
         assert!(code == Some(1) && error.contains(what), "{args:?}: {error}");
     };
-    refused(&[&input, "0", "60"], "ends before offset 60");
+    refused(&[&input, "0", "60"], "no committed record at offset 60");
     refused(&[&input, "3", "0"], "partition 3 does not exist; topic ");
     refused(&["--key", "a", "--key", "b"], "the key has 1 part");
     // These records exist but have not been processed.

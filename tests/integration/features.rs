@@ -186,7 +186,7 @@ fn worker_runs_on_brokers_that_reject_optional_topic_settings() {
     let left_out = "created without message.timestamp.type, message.timestamp.before.max.ms, message.timestamp.after.max.ms, segment.bytes";
     assert!(
         messages(&report)
-            .contains(&format!("-news-changelog\" (InvalidConfig (Broker: Configuration is invalid)), so it will be {left_out}")),
+            .contains(&format!("-news-changelog\" (InvalidConfig (Broker: Configuration is invalid)), so the topic will be {left_out}")),
         "{report}"
     );
 
