@@ -72,7 +72,7 @@ pub(super) fn fatal(error: &KafkaError) -> Result<(), Error> {
             throttle::report("inconsistent group protocol", |suppressed| {
                 tracing::warn!(
                     suppressed,
-                    "the group rejects this member, because the other members use a different assignment strategy; stop all other members first. The strategy changes if the first shared space is added, if the last shared space is removed, or if kafka.instance_id is set or removed"
+                    "the group rejects this member, because the other members use a different assignment strategy; stop all other members so that this member can join. The strategy changes when you add the first shared space, remove the last shared space, or set or remove kafka.instance_id"
                 );
             });
             Ok(())

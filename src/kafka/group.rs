@@ -73,8 +73,8 @@ impl GroupView {
             .then(|| Error::Fatal(format!("this user may not read group {:?}; give this user Read on the group", self.group)))
     }
 
-    /// Returns the group's state, such as `Stable`. Returns `None` if the group does not exist, or if it is empty or dead and has no
-    /// members.
+    /// Returns the group's state, such as `Stable`. Returns `None` if the group does not exist, or if it has no members and its
+    /// state is `Empty`, `Dead`, or blank.
     ///
     /// # Errors
     /// Returns an error if no broker answers.

@@ -42,8 +42,7 @@ pub struct SampleOptions {
 pub struct Sample {
     pub records: u64,
     pub distinct: u64,
-    /// The larger relative standard error of two numbers: the distinct keys, and the keys in the busiest window. 0 if all keys were
-    /// counted.
+    /// The larger of the relative standard errors of `distinct` and `window_keys`. 0 if all keys were counted.
     pub relative_error: f64,
     /// Number of records whose key occurred before.
     pub repeats: u64,

@@ -19,8 +19,8 @@ pub(super) struct StateId {
     pub(super) partition: i32,
 }
 
-/// The id of a unit: states with the same partition number that are restored together. The states of one input are in one unit, and so are
-/// the states of inputs that share a state.
+/// The id of a unit: a group of states with the same partition number that are restored together. All states of an input are in the same
+/// unit, so inputs that share a state also share a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct UnitId {
     /// The first key space of the unit.
