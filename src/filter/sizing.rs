@@ -98,7 +98,7 @@ impl Words {
     fn new(k: u32) -> Self {
         let (twos, ones) = (k / 2, k % 2);
         let counts = [WORDS - f64::from(ones + twos), f64::from(ones), f64::from(twos)];
-        // Probabilities that a key with zero, one, or two bits in a word leaves `given` bits of that word clear.
+        // Probabilities that a key with zero, one, or two bits in a word leaves `given` chosen bits of that word clear.
         let misses = |given: f64| [1.0, 1.0 - given / WORD, (1.0 - given / WORD) * (1.0 - given / (WORD - 1.0))];
         let one_word = |given| counts.iter().zip(misses(given)).map(|(count, miss)| count / WORDS * miss).sum();
         let two_words = |given, other| {

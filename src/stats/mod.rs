@@ -88,7 +88,7 @@ pub struct TopicCounts {
     pub warmed_up: AtomicU64,
     /// Number of offsets whose records were deleted before the group had read them.
     pub deleted_unread: AtomicU64,
-    /// Counts of a sample by the value of `count_by`, if configured.
+    /// Records and duplicates in a sample, counted by the header or field in `count_by`. Only set if `count_by` is configured.
     pub values: Option<Mutex<ValueCounts>>,
     /// The content of a sample of keys, to compare duplicates with their originals. Only set if `key_conflicts` is configured.
     pub contents: Option<SharedContents>,

@@ -52,7 +52,10 @@ fn a_member_with_another_assignment_strategy_is_explained() {
     let setup = Setup::new(broker(), "another-way").of_group(stream.setup.group());
     let setup = setup.topic(&stream.input, &stream.output, &lines).topic(&other, &stream.output, &lines);
     let mut second = setup.start("b");
-    second.wait_for_log("because the other members use a different assignment strategy; stop all other members so that this member can join", LIMIT);
+    second.wait_for_log(
+        "because the other members use a different assignment strategy; stop all other members so that this member can join",
+        LIMIT,
+    );
     stream.check(first);
     second.wait_for_log("partition restored", LIMIT);
     second.drain();

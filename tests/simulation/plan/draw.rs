@@ -124,8 +124,8 @@ impl Plan {
             // worker does not poll, so it needs the default `max.poll.interval.ms`.
             (plan.transaction_ms, plan.max_poll_ms) = (10_000, None);
         }
-        // With many partitions, the plan would spend most of its time on the server's queries. If the changelog is deleted, the server
-        // cannot notice that it lacks keys.
+        // Plans with many partitions have no server, because its queries would take most of the time. Plans that delete the changelog have
+        // none either, because the server cannot notice that its own state lacks keys.
         let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
         plan.server = server.filter(|_| may_serve && !plan.options.has(ON_CHANGE));
         // With `append_time`, a process whose clock is behind would consider the brokers' timestamps to be in the future.
