@@ -63,6 +63,8 @@ pub enum Fault {
     Partition { partition: i32, partitions: u32 },
     #[error("interrupted; nothing was written")]
     Stopped,
-    #[error("there are more than {0} keys, each counted once per partition that it goes to; raise --max-keys, which uses 32 bytes of memory per key")]
+    #[error(
+        "there are more than {0} keys, each counted once per partition that it goes to; raise --max-keys, which uses 32 bytes of memory per key"
+    )]
     Many(u64),
 }
