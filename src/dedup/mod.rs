@@ -150,15 +150,32 @@ impl Dedup {
     }
 
     /// Decides records in order, like [`Dedup::judge`], within the [batch horizon](Self::batch_horizon). Replaces the content of `seen`
-    /// with one entry per record: true for a duplicate, false for an unseen record.
+    /// with one entry per record: true for a duplicate, false for an unseen record. If `since` is given, replaces its content with
+    /// [`seen_since`](Self::seen_since) for each duplicate and `None` for each unseen record, which takes longer.
     ///
     /// # Errors
-    /// Returns [`ExactError`] at the first record that cannot be decided. `seen` then has only the results of the earlier records.
-    pub fn judge_batch(&mut self, fingerprints: &[Fingerprint], times: &[Timestamp], seen: &mut Vec<bool>) -> Result<(), ExactError> {
+    /// Returns [`ExactError`] at the first record that cannot be decided. `seen` and `since` then have only the results of the earlier
+    /// records.
+    pub fn judge_batch(
+        &mut self,
+        fingerprints: &[Fingerprint],
+        times: &[Timestamp],
+        seen: &mut Vec<bool>,
+        mut since: Option<&mut Vec<Option<Timestamp>>>,
+    ) -> Result<(), ExactError> {
         seen.clear();
-        let judged = match (&mut self.filter, &self.exact) {
-            (Some(filter), None) => filter.check_and_insert_each(fingerprints, seen).map_err(ExactError::from),
-            _ => fingerprints.iter().try_for_each(|&fingerprint| self.check_and_insert(fingerprint).map(|there| seen.push(there))),
+        since.iter_mut().for_each(|since| since.clear());
+        let judged = match (&mut self.filter, &self.exact, &mut since) {
+            (Some(filter), None, None) => filter.check_and_insert_each(fingerprints, seen).map_err(ExactError::from),
+            (_, _, since) => fingerprints.iter().try_for_each(|&fingerprint| {
+                let there = self.check_and_insert(fingerprint)?;
+                if let Some(since) = since {
+                    // A later record of the batch may insert the key again or make the filter forget the key.
+                    since.push(if there { self.seen_since(fingerprint)? } else { None });
+                }
+                seen.push(there);
+                Ok(())
+            }),
         };
         // Like `judge`, advance stream time even for a record that cannot be decided.
         let shown = times.iter().take(seen.len() + usize::from(judged.is_err()));

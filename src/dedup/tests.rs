@@ -305,3 +305,17 @@ fn metadata_of_other_rules_is_rejected() {
     let unknown = serde_json::from_str::<DedupMetadata>(r#"{"stream_time":null,"filter":{"slice":null,"generations":[]},"more":1}"#);
     assert!(unknown.is_err());
 }
+
+/// A later record of the batch inserts the key again, with different content.
+#[test]
+fn a_batch_reports_the_slice_that_each_duplicate_repeats() {
+    let window = Window::time(1_000, 4);
+    let mut dedup = Dedup::new(Rules { window, filter: None, exact: true, refresh: false, late: Late::Emit, emit: Emit::OnChange });
+    let with = |content| key(1).with_content(key(content));
+    dedup.judge(with(2), Some(10_000), i64::MAX).unwrap();
+    dedup.judge(key(9).with_content(key(2)), Some(10_300), i64::MAX).unwrap();
+    let (mut seen, mut since) = (Vec::new(), Vec::new());
+    dedup.judge_batch(&[with(2), with(3), with(3)], &[10_300; 3], &mut seen, Some(&mut since)).unwrap();
+    assert_eq!(seen, [true, false, true]);
+    assert_eq!(since, [Some(10_000), None, Some(10_250)]);
+}

@@ -74,19 +74,11 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
         let before = state.dedup.stream_time();
         state.changed = true;
-        let judged = state.dedup.judge_batch(&columns.fingerprints, &columns.times, &mut columns.seen);
+        columns.since.clear();
+        let since = route::explains(&self.topic.config, Verdict::Duplicate).then_some(&mut columns.since);
+        let judged = state.dedup.judge_batch(&columns.fingerprints, &columns.times, &mut columns.seen, since);
         if self.topic.changelog.is_some() {
             state.pending.note_batch(self.input.topic, first, &columns.fingerprints, before, &columns.times, &columns.seen);
-        }
-        columns.since.clear();
-        if route::explains(&self.topic.config, Verdict::Duplicate) {
-            for (&fingerprint, &seen) in columns.fingerprints.iter().zip(&columns.seen) {
-                match if seen { state.dedup.seen_since(fingerprint) } else { Ok(None) } {
-                    Ok(since) => columns.since.push(since),
-                    // The partition's state must be restored, so all verdicts of the batch are discarded.
-                    Err(error) => return (0, Some(error.into())),
-                }
-            }
         }
         columns.verdicts.clear();
         columns.verdicts.extend(columns.seen.iter().map(|&seen| if seen { Verdict::Duplicate } else { Verdict::Unseen }));
