@@ -164,7 +164,9 @@ impl Dedup {
         mut since: Option<&mut Vec<Option<Timestamp>>>,
     ) -> Result<(), ExactError> {
         seen.clear();
-        since.iter_mut().for_each(|since| since.clear());
+        if let Some(since) = &mut since {
+            since.clear();
+        }
         let judged = match (&mut self.filter, &self.exact, &mut since) {
             (Some(filter), None, None) => filter.check_and_insert_each(fingerprints, seen).map_err(ExactError::from),
             (_, _, since) => fingerprints.iter().try_for_each(|&fingerprint| {
