@@ -14,6 +14,8 @@ use std::time::Duration;
 const PEER_THREADS: &str = "2";
 const SLICES: usize = 4;
 const AGING: &str = "aging";
+/// Writes duplicates with their headers to another topic.
+pub const DUPLICATES: &str = r#"on_duplicate = { topic = "OUTPUT-duplicates" }"#;
 
 /// Allocator of a process that only makes raw librdkafka calls.
 #[derive(Clone, Copy)]
@@ -198,6 +200,11 @@ impl Contender {
     /// True for Kafka Streams and Flink. They run on a JVM, which needs time to warm up.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::KafkaStreams { .. } | Self::Flink { .. })
+    }
+
+    /// True for a worker that writes duplicates to [`Job::duplicates`].
+    pub fn writes_duplicates(&self) -> bool {
+        matches!(self, Self::Unseen(Unseen { lines: DUPLICATES, .. }))
     }
 
     pub fn outputs(&self, stream: &Stream) -> RangeInclusive<usize> {

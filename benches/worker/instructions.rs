@@ -3,12 +3,11 @@
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
-use crate::contender::{Allocator, Contender, Unseen};
+use crate::contender::{Allocator, Contender, DUPLICATES, Unseen};
 use crate::records::{Form, Stream};
 use crate::report::publish;
 use crate::run::Run;
 use crate::table::{Table, thousands};
-use crate::throughput::DUPLICATES;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};

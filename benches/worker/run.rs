@@ -51,8 +51,9 @@ impl<'a> Run<'a> {
     pub fn start(broker: &'a Broker, topic: &'a Topic, contender: &'a Contender) -> Self {
         let dir = TempDir::new().expect("a directory");
         let job = Job { broker: &broker.address, topic, name: broker.new_name("run"), dir: dir.path().to_owned() };
-        for output in [job.output(), job.duplicates()] {
-            broker.create(&output, topic.stream.partitions);
+        broker.create(&job.output(), topic.stream.partitions);
+        if contender.writes_duplicates() {
+            broker.create(&job.duplicates(), topic.stream.partitions);
         }
         let (process, read) = contender.start(&job);
         Self { broker, contender, job, process, read, _dir: dir }

@@ -2,7 +2,7 @@
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
-use crate::contender::{Allocator, Contender, Unseen, peers};
+use crate::contender::{Allocator, Contender, DUPLICATES, Unseen, peers};
 use crate::picture::{self, Bar, Colour};
 use crate::records::{Load, Stream};
 use crate::report::{named, publish};
@@ -18,9 +18,6 @@ pub const RECORDS: usize = 6_000_000;
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);
 const DEFAULT: Duration = Duration::from_millis(200);
-
-/// Writes duplicates with their headers to another topic.
-pub const DUPLICATES: &str = r#"on_duplicate = { topic = "OUTPUT-duplicates" }"#;
 
 pub struct Row {
     pub name: &'static str,

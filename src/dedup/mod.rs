@@ -261,8 +261,8 @@ impl Dedup {
         }
     }
 
-    /// Deletes a key. Returns true if the key was present. Without an exact store, always returns true, because a filter cannot know
-    /// whether the key was present.
+    /// Deletes a key. Returns true if the exact store had the key. Without an exact store, always returns true, because a filter cannot
+    /// tell.
     fn delete(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let there = match &mut self.exact {
             Some(exact) => exact.remove(fingerprint)?,

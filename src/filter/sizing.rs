@@ -163,7 +163,7 @@ pub fn layout_for(keys: u64, rate: f64) -> BloomLayout {
 
 /// Minimum number of bits per key that reaches `rate`, up to [`BITS_PER_KEY_MAX`].
 fn bits_for(rate: f64, blocks_per_key: u32) -> f64 {
-    // A blocked filter needs at least about as many bits as a plain filter, so the search starts a little below that number.
+    // A blocked filter never needs much less than a plain filter, so the search starts a little below the size of a plain filter.
     let most = f64::from(BITS_PER_KEY_MAX);
     let (mut low, mut high) = ((plain_bits(rate) * 0.9).clamp(1.0, most), most);
     while high - low > 0.01 {

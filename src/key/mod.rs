@@ -220,23 +220,23 @@ impl KeySpec {
         self.reads.key
     }
 
-    /// True if any part is the record value, its content, or one of its fields. CloudEvents attributes do not count, even if they are in
-    /// the value (see [`Self::reads_event`]).
+    /// True if any part is the record value, its content, or one of its fields. For CloudEvents attributes, see [`Self::reads_value_of`].
     #[must_use]
     pub const fn reads_value(&self) -> bool {
         self.reads.value
+    }
+
+    /// True if the key reads the value of a record with these headers: if [`Self::reads_value`] is true, or if the key has CloudEvents
+    /// attributes and the headers show that the value is a whole CloudEvent in JSON.
+    #[must_use]
+    pub fn reads_value_of(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
+        self.reads.value || self.reads_events && cloudevents::is_structured(headers).is_ok_and(|is_structured| is_structured)
     }
 
     /// Returns the places of the key in a record, in order: the parts without wrappers such as [`Part::Optional`], and all alternatives of
     /// [`Part::FirstOf`].
     pub fn leaves(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter().flat_map(Part::leaves)
-    }
-
-    /// True if the key has CloudEvents attributes and these headers show that the record value is a whole CloudEvent in JSON.
-    #[must_use]
-    pub fn reads_event(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
-        self.reads_events && cloudevents::is_structured(headers).is_ok_and(|is_structured| is_structured)
     }
 
     /// Returns the places of the key's fields in the record key or in the record value.

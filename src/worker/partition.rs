@@ -171,7 +171,7 @@ impl PartitionState {
                 window_keys = usage.keys,
                 window_capacity = rules.capacity(),
                 bytes = usage.bytes,
-                "the filter has nearly as many keys as planned in filter.capacity. If more keys arrive, the filter uses more memory or applies filter.at_max_memory. Raise filter.capacity (logged once per partition)"
+                "the filter is close to filter.capacity. If more keys arrive, the filter uses more memory or applies filter.at_max_memory. Raise filter.capacity (logged once per partition)"
             );
         }
         if usage.evicted > reported.evicted {

@@ -251,7 +251,7 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
 
     // The watched keys are part of the checkpoint and are restored.
     let log = worker.drain();
-    let line = log.lines().find(|line| line.contains("the filter has nearly as many keys")).expect("a warning");
+    let line = log.lines().find(|line| line.contains("the filter is close to filter.capacity")).expect("a warning");
     assert!(logged(line, "window_capacity") == 50_000 && logged(line, "slice_capacity") >= 12_500, "{line}");
     let mut worker = setup.start("a");
     let address = self::address(&mut worker);

@@ -64,7 +64,7 @@ impl<'t> RecordSpec<'t> {
 impl RecordSpec<'_> {
     /// True if the key or a predicate reads the value of a record with these headers.
     fn needs_value(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
-        self.key.reads_value() || self.key.reads_event(headers) || self.when.iter().chain(self.retract).any(Predicate::reads_value)
+        self.key.reads_value_of(headers) || self.when.iter().chain(self.retract).any(Predicate::reads_value)
     }
 }
 
@@ -153,8 +153,7 @@ impl Reader {
 
     fn content(&mut self, spec: &KeySpec, formats: &Formats, record: &Record<'_>, schemas: &dyn Schemas) -> Result<Fingerprint, NoKey> {
         let encodings = &formats.value().encodings;
-        let needs_value = spec.reads_value() || spec.reads_event(record.headers);
-        let value = match record.value.filter(|_| needs_value && !encodings.is_empty()) {
+        let value = match record.value.filter(|_| !encodings.is_empty() && spec.reads_value_of(record.headers)) {
             Some(value) => Some(self.decoded.decode(encodings, value).map_err(|what| invalid(Side::Value, Reason::Malformed, &what))?),
             None => record.value,
         };
@@ -387,7 +386,7 @@ fn fingerprint_of(
         key = keys.open(Side::Key, formats.key(), spec.places(Side::Key), text, header, schemas)?;
     }
     if let Some(text) = record.value
-        && (spec.reads_value() || spec.reads_event(record.headers))
+        && spec.reads_value_of(record.headers)
     {
         let header = header(record, VALUE_HEADER);
         value = values.open(Side::Value, formats.value(), spec.places(Side::Value), text, header, schemas)?;

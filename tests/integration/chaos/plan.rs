@@ -221,7 +221,7 @@ impl Step {
         Self { at: random.below(bounds.records), read: false, delay_ms: 0, who: 0, fault }
     }
 
-    /// Draws distinct faults of a cluster. There are half as many of them as of worker faults.
+    /// Draws distinct faults of a cluster, half the number of worker faults.
     fn of_brokers(bounds: Bounds, random: &mut SplitMix) -> Vec<Self> {
         let mut had = BTreeSet::new();
         let mut steps = Vec::new();

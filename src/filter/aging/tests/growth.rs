@@ -85,7 +85,7 @@ fn a_saturated_filter_is_restored_unchanged() {
     assert!(dirty(&filter) == dirty(&other));
 }
 
-/// A slice with more keys than the others evicts only as many old generations as it needs to and reuses their memory.
+/// A large slice evicts old generations one by one, only until there is room, and reuses their memory.
 #[test]
 fn evicted_keys_free_memory() {
     let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
