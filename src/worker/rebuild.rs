@@ -326,8 +326,16 @@ fn read_all<B: Broker>(
             add(&context.stats.rebuilds, 1);
             add(&context.stats.rebuilt_keys, applier.fingerprints);
             tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = runtime::since(job.began).as_millis(), "state rebuilt from the changelog");
-            state.rebuilt(applier.offsets, read_to, epoch);
-            state.outrank(applier.epoch);
+            let (mut offsets, highest) = (applier.offsets, applier.epoch);
+            if is_trimmed && cuts.is_empty() && past_bounds.is_none() {
+                // The changelog contains the whole window. An input that it does not mention had no record in the window, so all keys of
+                // the input have expired, and nothing has to be read again.
+                for (topic, &bound) in &job.bounds {
+                    offsets.entry(topic.clone()).or_insert(bound);
+                }
+            }
+            state.rebuilt(offsets, read_to, epoch);
+            state.outrank(highest);
             return Ok(Some(state));
         };
         if cuts.len() == Cut::MAX {

@@ -62,7 +62,7 @@ fn a_checkpoint_older_than_the_trimmed_changelog_is_replaced() {
     stream.begin(RECORDS / 4);
     let (state, old) = (stream.setup.state_dir("a"), stream.setup.dir().join("old"));
     fs::rename(&state, &old).expect("it can be moved");
-    let ends: Vec<_> = (0..4).map(|partition| log_end(&stream, partition)).collect();
+    let ends: Vec<_> = (0..4).map(|partition| log_end(&changelog(&stream), partition)).collect();
     let mut worker = start(&stream, "a");
     // Produces in two steps to get at least two transactions.
     for (from, to) in [(RECORDS / 4, RECORDS / 2), (RECORDS / 2, 3 * RECORDS / 4)] {
@@ -83,9 +83,9 @@ fn a_checkpoint_older_than_the_trimmed_changelog_is_replaced() {
     assert!(log.contains("state rebuilt from the changelog"), "{log}");
 }
 
-fn log_end(stream: &Stream, partition: i32) -> i64 {
-    let reader: BaseConsumer = client(&stream.broker).set("group.id", "nobody").create().expect("a consumer");
-    reader.fetch_watermarks(&changelog(stream), partition, LIMIT).expect("the broker answers").1
+fn log_end(changelog: &str, partition: i32) -> i64 {
+    let reader: BaseConsumer = client(broker()).set("group.id", "nobody").create().expect("a consumer");
+    reader.fetch_watermarks(changelog, partition, LIMIT).expect("the broker answers").1
 }
 
 /// Leaves a transaction open in partitions of the changelog. A worker that rebuilds one of these partitions must wait until the transaction
@@ -212,6 +212,43 @@ fn recreated_changelog_keeps_the_keys_of_the_window() {
     sliced.read((4..9).flat_map(|slice| (0..400).map(move |number| 1000 * slice + number)).map(repeat), &mut worker);
     worker.drain();
     assert_eq!(read_committed(broker(), &sliced.output, 1)[0].len(), before, "keys of the window were emitted again");
+}
+
+/// Two topics share a space, and one of them has no new records. After the worker has trimmed the records that mention the idle topic, a
+/// new owner must not read this topic again. It would count its records twice in a window by count, and `cold_start = "fail"` would stop it.
+#[test]
+fn idle_topic_of_a_shared_space_is_not_read_again() {
+    let [idle, busy] = ["idle", "busy"].map(|name| topic(broker(), &format!("log-{name}"), 1));
+    let output = topic(broker(), "log-shared-out", 1);
+    let lines = "space = \"news\"\nkey = { record = \"key\" }\nwindow = { keys = 1000 }\nfilter = { kind = \"exact\" }";
+    let setup =
+        Setup::new(broker(), "log-idle").worker("max_transaction_records = 10").topic(&idle, &output, lines).topic(&busy, &output, lines);
+    let keys = |from: i64, to: i64| (from..to).map(|key| Sliced::record(key, 0)).collect::<Vec<_>>();
+    let wait_until_read = |input: &str, end: i64, worker: &mut Worker| {
+        wait_until("the records are read", LIMIT, || {
+            assert!(worker.runs(), "the worker ended");
+            (committed_offset(broker(), setup.group(), input, 0) == Some(end)).then_some(())
+        });
+    };
+    produce(broker(), &idle, keys(0, 300));
+    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+    wait_until_read(&idle, 300, &mut worker);
+    let changelog = format!("{}-news-changelog", setup.group());
+    let of_idle = log_end(&changelog, 0);
+    produce(broker(), &busy, keys(1_000, 4_000));
+    wait_until_read(&busy, 3_000, &mut worker);
+    wait_until("the changelog is trimmed", LIMIT, || (first_offset(broker(), &changelog, 0) >= of_idle).then_some(()));
+    worker.drain();
+    fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
+    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+    // The oldest keys that a window of 1,000 keys must still contain.
+    produce(broker(), &busy, keys(3_000, 4_000));
+    wait_until_read(&busy, 4_000, &mut worker);
+    // The keys of the idle topic have expired.
+    produce(broker(), &idle, keys(0, 300));
+    wait_until_read(&idle, 600, &mut worker);
+    worker.drain();
+    assert_eq!(read_committed(broker(), &output, 1)[0].len(), 300 + 3_000 + 300);
 }
 
 /// A warm-up logs a bounded number of keys at a time, even while the records of an aborted transaction are processed again.
