@@ -79,7 +79,7 @@ fn is_test(file: &str) -> bool {
     file.ends_with("tests.rs") || file.contains("/tests/")
 }
 
-/// Returns the files that contain `word` and do not belong to the parts in `allowed`.
+/// Returns the files that contain `word` and are not in the parts of `allowed`.
 fn named_outside(word: &str, allowed: &[&str]) -> Vec<String> {
     let files = sources().into_iter().filter(|(file, code)| !allowed.contains(&part(file)) && code.contains(word));
     files.map(|(file, _)| file).collect()

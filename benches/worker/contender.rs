@@ -219,7 +219,7 @@ impl Contender {
     }
 }
 
-/// Wraps a command in callgrind, if its counts are wanted.
+/// Wraps the command in callgrind if `callgrind` has a path.
 fn under(callgrind: Option<&Path>, command: Command) -> Command {
     let Some(counts) = callgrind else { return command };
     let mut wrapped = Command::new("valgrind");

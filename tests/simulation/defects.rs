@@ -14,7 +14,7 @@ use std::time::Instant;
 struct Defect {
     name: &'static str,
     does: &'static str,
-    /// The number of seeds. At least one of them must detect the defect.
+    /// The number of seeds to try. At least one of them must detect the defect.
     seeds: u64,
 }
 
@@ -54,7 +54,7 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "warm_up_starts_too_late", does: "starts a warm-up at the offset that one state needs, although the state of another entry needs earlier records", seeds: 400 },
 ];
 
-/// Returns the name of a defect as a static string. A defect that has its own plan is not in the table.
+/// Returns the name as a static string. The table lacks the defects that have their own plans.
 pub fn find(name: &str) -> &'static str {
     DEFECTS.iter().find(|defect| defect.name == name).map_or_else(|| &*Box::leak(name.to_owned().into_boxed_str()), |defect| defect.name)
 }
@@ -110,7 +110,7 @@ fn notice_all(defects: &[&Defect]) {
     assert!(missed.is_empty(), "{}", missed.join("; "));
 }
 
-/// `UNSEEN_SIM_DEFECT=NAME` looks for one defect only.
+/// If `UNSEEN_SIM_DEFECT=NAME` is set, the test looks only for this defect.
 #[test]
 fn every_defect_is_detected() {
     let only = std::env::var("UNSEEN_SIM_DEFECT").ok();
