@@ -143,7 +143,7 @@ impl Unseen {
 pub struct Job<'a> {
     pub broker: &'a str,
     pub topic: &'a Topic,
-    /// The consumer group. The names of all topics that the contender creates start with it.
+    /// The consumer group, and the prefix of the names of all topics that the contender creates.
     pub name: String,
     pub dir: PathBuf,
 }

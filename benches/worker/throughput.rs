@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Default number of records: several seconds of work. The measurement starts at the first quarter of the output. By then, librdkafka has
-/// read more records ahead, and these must be few in comparison.
+/// already fetched some later records, which must be few in comparison.
 pub const RECORDS: usize = 6_000_000;
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);

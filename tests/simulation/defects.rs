@@ -27,7 +27,7 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "failed_deliveries_ignored", does: "commits offsets although an output record was not written", seeds: 100 },
     Defect { name: "failed_fetch_not_sought", does: "does not seek a partition after a failed fetch", seeds: 100 },
     Defect { name: "filter_asked_again_on_repeat", does: "asks the filter again about a record of an aborted transaction", seeds: 50 },
-    Defect { name: "former_leader_believed", does: "believes a former leader that the log ends before the group's position", seeds: 150 },
+    Defect { name: "former_leader_believed", does: "believes a former leader that reports an end before the group's position", seeds: 150 },
     Defect { name: "full_transaction_not_held", does: "lets new records into a full transaction that must repeat old ones", seeds: 50 },
     Defect { name: "future_moves_window", does: "lets records from the future advance stream time", seeds: 100 },
     Defect { name: "idle_partition_warms_up", does: "reports a finished warm-up as unfinished until a record arrives", seeds: 100 },

@@ -168,7 +168,6 @@ impl Plan {
             })
     }
 
-    /// Adds steps that kill a process at any time.
     pub fn with_kills(mut self, kills: usize) -> Self {
         // Brokers must not be slow, because they would continue to write the records of all killed processes.
         self.record_ms = if kills > 0 { 0 } else { self.record_ms };
