@@ -242,7 +242,7 @@ fn processor_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("a time")
 }
 
-/// Calls `call` in chunks with the keys of `count` numbers and returns the CPU time of the calls.
+/// Passes the keys of `count` numbers to `call`, in chunks. Returns the CPU time of the calls.
 fn timed(count: u64, number: impl Fn(u64) -> u64, mut call: impl FnMut(&[Fingerprint])) -> Duration {
     let mut chunk = Vec::with_capacity(CHUNK);
     let mut total = Duration::ZERO;

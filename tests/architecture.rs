@@ -79,7 +79,7 @@ fn is_test(file: &str) -> bool {
     file.ends_with("tests.rs") || file.contains("/tests/")
 }
 
-/// Returns the files that contain `word` and do not belong to the parts in `allowed`.
+/// Returns the files that contain `word` and are not in the parts of `allowed`.
 fn named_outside(word: &str, allowed: &[&str]) -> Vec<String> {
     let files = sources().into_iter().filter(|(file, code)| !allowed.contains(&part(file)) && code.contains(word));
     files.map(|(file, _)| file).collect()
@@ -125,7 +125,7 @@ fn the_core_is_pure() {
             let harmless = ["std::sync::atomic", "std::sync::Arc", "std::sync::Once", "std::io::Read as _"];
             let code = harmless.iter().fold(code, |code, word| code.replace(word, ""));
             for word in impure {
-                assert!(!code.contains(word), "{file} is of the pure core and names {word}");
+                assert!(!code.contains(word), "{file} is in the pure core and uses {word}");
             }
         }
     }
@@ -180,7 +180,7 @@ fn all_fault_points_are_listed() {
     let mut listed = unseen::fault::POINTS.to_vec();
     found.sort_unstable();
     listed.sort_unstable();
-    assert_eq!(found, listed, "each is passed at one place, and named in fault::POINTS");
+    assert_eq!(found, listed, "every fault point must be passed at one place and be listed in fault::POINTS");
 }
 
 #[test]

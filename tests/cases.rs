@@ -11,7 +11,7 @@ use unseen::replay::{Format, Options, Replay};
 use unseen::stats::RecentTimes;
 use unseen::testing::{self, TestFile};
 
-/// The name of a case and the options of its topic.
+/// The name of each case and the options of its topic.
 const CASES: [(&str, &str); 12] = [
     ("03-optional-part", "key = [{ field = \"/tenant\" }, { field = \"/id\" }, { field = \"/sub\", optional = true }]"),
     ("05-header-case", "key = { header = \"X-Shopify-Event-Id\", ignore_case = true }"),

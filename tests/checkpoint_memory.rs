@@ -12,7 +12,6 @@ use unseen::dedup::{Dedup, Emit, Late, Rules};
 use unseen::filter::{AgingSizing, Spec, Window};
 use unseen::key::Fingerprint;
 
-/// The maximum additional memory while a checkpoint is written, in bytes.
 const EXTRA_MAX: u64 = 64 << 20;
 
 /// The number of new keys per checkpoint. It is high enough to change every page of the filter.

@@ -127,7 +127,7 @@ fn commands_parse() {
 #[test]
 fn configurations_are_valid() {
     let file = tempfile::NamedTempFile::with_suffix(".toml").expect("a file");
-    // True for a block that sets properties of librdkafka, contains tests of a configuration, or belongs to another table.
+    // True for a block of librdkafka properties, of configuration tests, or of tables other than `[[topics]]`.
     let is_other = |block: &str| !block.contains("[[topics]]") && (block.starts_with(['"', '[']) || block.contains("\n["));
     let options =
         "input = 'in'\noutput = 'out'\nkey = { record = 'key' }\nwindow = '1d'\non_invalid = { topic = 'dead' }\nfilter = { capacity = 1 }";

@@ -328,7 +328,10 @@ impl Life {
         for (topic, name) in TOPICS.iter().enumerate().take(self.topics) {
             let from = offsets.get(*name).copied().unwrap_or(0);
             if self.changelog && from != self.committed[topic] && offsets.contains_key(*name) {
-                return Err(format!("the changelog comes to {from} of {name}, and the group to {}", self.committed[topic]));
+                return Err(format!(
+                    "the changelog ends at offset {from} of {name}, but the group has committed offset {}",
+                    self.committed[topic]
+                ));
             }
             for offset in from..if self.changelog { from } else { self.committed[topic] } {
                 let input = self.inputs[topic][usize::try_from(offset).unwrap()];
@@ -412,5 +415,5 @@ fn restored_partition_gives_the_same_verdicts() {
         );
         failures.extend(life.run().err().map(|error| format!("seed {seed} ({what}): {error}")));
     }
-    assert!(failures.is_empty(), "{} lives were not exact\n{}", failures.len(), failures[..failures.len().min(40)].join("\n"));
+    assert!(failures.is_empty(), "{} runs differ from the model\n{}", failures.len(), failures[..failures.len().min(40)].join("\n"));
 }

@@ -120,7 +120,7 @@ fn bounded(seed: u64) {
         let evicted = dedup.usage().evicted;
         let within = emitted.iter().filter(|(_, at)| slice - **at <= i64::from(slices));
         let forgotten = within.filter(|(number, _)| dedup.would_drop(key(**number)).expect("it can be asked").is_none()).count() as u64;
-        assert!(forgotten <= evicted, "seed {seed}: {forgotten} keys are forgotten, and {evicted} made way: {rules:?}");
+        assert!(forgotten <= evicted, "seed {seed}: {forgotten} keys are forgotten, but only {evicted} were evicted: {rules:?}");
         assert!(evicted == 0 || at_max == AtMaxMemory::EvictOldest, "seed {seed}");
     }
 }

@@ -29,7 +29,7 @@ const fn row(option: &'static str, values: [&'static str; 2], agree: Depends, st
 
 const OF_TOPIC: Depends = No("each topic has its own");
 const OF_RECORD: Depends = No("it determines the handling of a record, not of its key");
-const NEXT_SLICE: Depends = No("another value holds from the next slice on, or in a `cuckoo` filter from the next new key on");
+const NEXT_SLICE: Depends = No("a new value applies from the next slice, or in a `cuckoo` filter from the next new key");
 const ONE_ID: Depends = No("a text or a number is the same id in every format");
 const EXACT: &[(&str, &str)] = &[("filter.kind", "\"exact\""), ("filter.capacity", "")];
 const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", "")];
@@ -38,12 +38,12 @@ const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capaci
 const ROWS: [Row; 36] = [
     row("input", ["\"in\"", "\"other\""], OF_TOPIC, Yes),
     row("output", ["\"out\"", "\"other\""], OF_TOPIC, OF_RECORD),
-    row("space", ["\"s\"", "\"s\""], No("it is what makes a space"), No("a state is stored under the name of its space")),
+    row("space", ["\"s\"", "\"s\""], No("it names the space"), No("a state is stored under the name of its space")),
     row(
         "when",
         ["{ header = \"x\", exists = true }", "{ field = \"/x\", equals = 1 }"],
         OF_TOPIC,
-        No("it decides which keys are stored, but a key means the same"),
+        No("it decides which keys are stored, not what a key means"),
     ),
     row("key", ["{ record = \"key\" }", "{ field = \"/id\" }"], OF_TOPIC, Yes),
     row("key", ["{ field = \"/id\" }", "{ field = \"/id\", normalize = [\"trim\"] }"], OF_TOPIC, Yes),
@@ -58,24 +58,24 @@ const ROWS: [Row; 36] = [
         ..row(
             "retract",
             ["{ header = \"x\" }", "{ header = \"y\" }"],
-            No("a record that another topic does not take for a retraction is one more key"),
-            No("a retracted key is deleted; nothing is left of the header"),
+            No("each topic decides which of its records retract a key"),
+            No("a retracted key is deleted, and the header is not stored"),
         )
     },
-    row("repartition", ["true", "false"], Yes, No("what lies in a partition of the internal topic is the same")),
+    row("repartition", ["true", "false"], Yes, No("the repartition topic keeps its partition count")),
     row("window", ["\"24h\"", "\"12h\""], Yes, Yes),
-    row("refresh", ["true", "false"], Yes, No("a renewed key is a key of a later slice, like any other")),
+    row("refresh", ["true", "false"], Yes, No("a refreshed key is stored like a new key of the current slice")),
     row(
         "time",
         ["{ field = \"/ts\" }", "{ header = \"ts\" }"],
         No("the time of an event is the same instant in each topic"),
-        No("it decides what advances stream time, which is stored"),
+        No("it decides what advances stream time, but stream time itself is stored"),
     ),
     row(
         "max_future",
         ["\"5m\"", "\"1h\""],
-        No("each record is held against its own topic's"),
-        No("it decides what advances stream time, which is stored"),
+        No("each record is compared with the limit of its own topic"),
+        No("it decides what advances stream time, but stream time itself is stored"),
     ),
     row("late", ["\"emit\"", "\"drop\""], Yes, OF_RECORD),
     Row { with: EXACT, ..row("emit", ["\"first\"", "\"on_change\""], Yes, Yes) },
@@ -83,8 +83,8 @@ const ROWS: [Row; 36] = [
     row("on_duplicate", ["\"drop\"", "\"mark\""], OF_TOPIC, OF_RECORD),
     row("on_tombstone", ["\"emit\"", "\"drop\""], OF_TOPIC, OF_RECORD),
     row("on_invalid", ["\"emit\"", "\"drop\""], OF_TOPIC, OF_RECORD),
-    row("count_by", ["{ header = \"x\" }", "{ field = \"/x\" }"], OF_TOPIC, No("it says what is counted")),
-    row("key_conflicts", ["true", "false"], OF_TOPIC, No("it says what is counted")),
+    row("count_by", ["{ header = \"x\" }", "{ field = \"/x\" }"], OF_TOPIC, No("it determines what is counted")),
+    row("key_conflicts", ["true", "false"], OF_TOPIC, No("it determines what is counted")),
     row("filter.kind", ["\"aging\"", "\"cuckoo\""], Yes, Yes),
     row("filter.capacity", ["\"10M\"", "\"20M\""], Yes, NEXT_SLICE),
     row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, NEXT_SLICE),

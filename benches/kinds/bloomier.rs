@@ -2,7 +2,7 @@
 //! Tal: "The Bloomier Filter", 2004. The filter is built by peeling three-part hypergraphs, as in Graf, Lemire: "Xor Filters", 2020.
 //!
 //! Keys cannot be added to an existing filter. When a slice closes, the filter is rebuilt from the keys of the window, so 64 bits of each
-//! key must be kept for that. Keys must be distinct.
+//! key must be kept. Keys must be distinct.
 
 use crate::cells::{Cells, scale};
 use crate::{Buffer, Kind, SLICES, buffer_bytes};

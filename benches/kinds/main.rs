@@ -47,7 +47,7 @@ trait Kind {
     fn contains(&self, key: Fingerprint) -> bool;
     /// Memory that the kind needs to answer, insert, and forget, in bytes.
     fn bytes(&self) -> usize;
-    /// Starts the next slice and forgets the oldest one.
+    /// Starts the next slice and forgets the oldest slice.
     fn rotate(&mut self) {}
 }
 
@@ -90,7 +90,7 @@ struct Row {
     keeps_window: bool,
 }
 
-/// Creates a row for a kind that keeps a window, with [`SLICES`] slices per window. `make` gets the number of keys in a window and a rate.
+/// Creates a row for a kind that keeps a window. `make` gets the number of keys in a window and a rate.
 fn row<K: Kind + 'static>(name: &'static str, make: impl Fn(usize, f64) -> K + 'static) -> Row {
     let make = move |keys, rate| Sliced { kind: Box::new(make(keys, rate)), slice_keys: keys / SLICES, keys: 0 };
     Row { name, make: Box::new(make), keeps_window: true }

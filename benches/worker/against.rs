@@ -1,4 +1,4 @@
-//! Compares the worker with a worker of another commit. Prints only ratios and leaves it to the reader to judge them.
+//! Compares the worker with the worker of another commit. Prints medians and ratios, and leaves the judgment to the reader.
 
 use crate::Options;
 use crate::broker::Broker;

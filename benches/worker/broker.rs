@@ -31,7 +31,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Connects to the broker in `UNSEEN_TEST_BROKER` or starts one with scripts/kafka.
+    /// Connects to the broker in `UNSEEN_TEST_BROKER`. If the variable is not set, starts a broker with scripts/kafka.
     pub fn start() -> Self {
         if let Ok(address) = std::env::var("UNSEEN_TEST_BROKER") {
             return Self::at(address, None);
@@ -63,7 +63,7 @@ impl Broker {
         }
     }
 
-    /// Returns a name that no topic or group has yet. It starts with `what`.
+    /// Returns a new name for a topic or a group. It starts with `what`.
     pub fn new_name(&self, what: &str) -> String {
         self.names.set(self.names.get() + 1);
         format!("{what}-{}-{}", std::process::id(), self.names.get())

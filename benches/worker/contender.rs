@@ -143,7 +143,7 @@ impl Unseen {
 pub struct Job<'a> {
     pub broker: &'a str,
     pub topic: &'a Topic,
-    /// The consumer group. The names of all topics that the contender creates start with it.
+    /// The consumer group, and the prefix of the names of all topics that the contender creates.
     pub name: String,
     pub dir: PathBuf,
 }
@@ -219,7 +219,7 @@ impl Contender {
     }
 }
 
-/// Wraps a command in callgrind, if its counts are wanted.
+/// Wraps the command in callgrind if `callgrind` has a path.
 fn under(callgrind: Option<&Path>, command: Command) -> Command {
     let Some(counts) = callgrind else { return command };
     let mut wrapped = Command::new("valgrind");

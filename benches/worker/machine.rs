@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// Returns the machine, the versions, and the time of a measurement, which are published with its results.
 pub fn facts() -> Value {
     let version = |file: &str, before: &str, after: &str| between(file, before, after).unwrap_or("?").to_owned();
     let flink = include_str!("../peers/flink/pom.xml");

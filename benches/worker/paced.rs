@@ -78,7 +78,6 @@ impl Reader {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until the reader has received `count` records from the worker.
     pub fn wait_for(&self, count: u64, worker: &mut Process) {
         let began = Instant::now();
         while self.received() < count {

@@ -8,7 +8,7 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}.small{fon
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc}.small{fill:#9198a1}.grid{stroke:#3d444d}\
 .a{fill:#4493f8;stroke:#4493f8}.b{fill:#656c76;stroke:#656c76}.c{fill:#f0883e;stroke:#f0883e}}";
 
-/// A color of a chart, as a class in [`STYLE`]. The caller decides what each color stands for.
+/// A color of a chart, as a class in [`STYLE`]. The caller chooses the meaning of each color.
 #[derive(Clone, Copy)]
 pub enum Colour {
     A,

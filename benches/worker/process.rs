@@ -61,7 +61,6 @@ impl Process {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// # Panics
     /// Panics if the process has exited.
     pub fn must_live(&mut self) {
         if let Ok(Some(status)) = self.child.try_wait() {

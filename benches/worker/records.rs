@@ -162,7 +162,7 @@ impl Stream {
         self.partition(id)
     }
 
-    /// Returns the partition of an id. All records of an id are in one partition.
+    /// Returns the partition of all records with this id.
     fn partition(&self, id: usize) -> i32 {
         i32::try_from(id % self.partitions.unsigned_abs() as usize).expect("a partition number")
     }

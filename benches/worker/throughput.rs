@@ -12,8 +12,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Default number of records: several seconds of work. librdkafka has already read ahead when the measurement starts, at the first quarter
-/// of the output, and these records must be few in comparison.
+/// Default number of records: several seconds of work. The measurement starts at the first quarter of the output. By then, librdkafka has
+/// already fetched some later records, which must be few in comparison.
 pub const RECORDS: usize = 6_000_000;
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);

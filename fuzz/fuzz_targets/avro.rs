@@ -42,7 +42,7 @@ const SCHEMAS: [(&str, &[&str]); 4] = [
         &["/leaf", "/more/0/leaf", "/more/1/k/leaf", "/more/0/more/2/leaf", "/nulls/3"],
     ),
 ];
-/// Number of schemas without blocks.
+/// Number of schemas without arrays and maps, at the start of [`SCHEMAS`].
 const WITHOUT_BLOCKS: usize = 2;
 
 /// Errors that only the extractor reports, because it is stricter than the decoder or has a limit.

@@ -138,7 +138,7 @@ impl State {
                 self.emitted.insert(key, (place, fingerprint));
                 before.map(|(before, last)| {
                     if last == fingerprint {
-                        format!("record {before} had this key, but the window has ended")
+                        format!("record {before} had this key, but the key has left the window")
                     } else {
                         format!("its content differs from the content of record {before}, the last emitted record with this key")
                     }

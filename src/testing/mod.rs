@@ -166,7 +166,7 @@ fn replay(
     let time = recording.time.clone().filter(|_| !recording.is_untimed());
     let options = Options { format: recording.format, time, partitions: test.partitions, truth };
     let name = recording.path.display();
-    // The error message of a replay contains the option of `unseen replay`. A test sets the same value in a field.
+    // The error of a replay names an option of `unseen replay`. A test has a field with the same meaning instead.
     let fault = |error: replay::Error| format!("file: {name}: {}", with_causes(&error).replace("--partitions", "`partitions` of the test"));
     let rules: Vec<_> = config.rules(&topic.input).map(|(_, topic)| topic).collect();
     let mut replay = Replay::of_rules(&rules, &options).map_err(fault)?.with_schemas(Arc::clone(schemas)).reject_other_topics();

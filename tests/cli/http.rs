@@ -30,7 +30,6 @@ impl Waiting {
         waiting
     }
 
-    /// Returns the response to a request for a path and a host.
     fn ask(&self, path: &str, host: &str) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;

@@ -7,7 +7,6 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
-/// A running `unseen serve` and its log.
 struct Serving {
     server: Child,
     log: BufReader<ChildStderr>,
@@ -21,7 +20,6 @@ impl Serving {
         Self { server, log }
     }
 
-    /// Waits for a log line with this message.
     fn wait_for_log(&mut self, message: &str) -> Value {
         for line in self.log.by_ref().lines() {
             let line: Value = serde_json::from_str(&line.unwrap()).unwrap();

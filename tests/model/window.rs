@@ -5,7 +5,6 @@ use unseen::dedup::{Late, Rules};
 use unseen::filter::Window;
 use unseen::record::Verdict;
 
-/// The documented window: each key with the slice of its last insertion.
 #[derive(Clone)]
 pub struct Model {
     pub window: Window,

@@ -14,7 +14,7 @@ use std::time::Instant;
 struct Defect {
     name: &'static str,
     does: &'static str,
-    /// The number of seeds. At least one of them must detect the defect.
+    /// The number of seeds to try. At least one of them must detect the defect.
     seeds: u64,
 }
 
@@ -27,7 +27,7 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "failed_deliveries_ignored", does: "commits offsets although an output record was not written", seeds: 100 },
     Defect { name: "failed_fetch_not_sought", does: "does not seek a partition after a failed fetch", seeds: 100 },
     Defect { name: "filter_asked_again_on_repeat", does: "asks the filter again about a record of an aborted transaction", seeds: 50 },
-    Defect { name: "former_leader_believed", does: "believes a former leader that the log ends before the group's position", seeds: 150 },
+    Defect { name: "former_leader_believed", does: "believes a former leader that reports an end before the group's position", seeds: 150 },
     Defect { name: "full_transaction_not_held", does: "lets new records into a full transaction that must repeat old ones", seeds: 50 },
     Defect { name: "future_moves_window", does: "lets records from the future advance stream time", seeds: 100 },
     Defect { name: "idle_partition_warms_up", does: "reports a finished warm-up as unfinished until a record arrives", seeds: 100 },
@@ -54,7 +54,7 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "warm_up_starts_too_late", does: "starts a warm-up at the offset that one state needs, although the state of another entry needs earlier records", seeds: 400 },
 ];
 
-/// Returns the name of a defect as a static string. A defect that has its own plan is not in the table.
+/// Returns the name as a static string. The table lacks the defects that have their own plans.
 pub fn find(name: &str) -> &'static str {
     DEFECTS.iter().find(|defect| defect.name == name).map_or_else(|| &*Box::leak(name.to_owned().into_boxed_str()), |defect| defect.name)
 }
@@ -110,7 +110,7 @@ fn notice_all(defects: &[&Defect]) {
     assert!(missed.is_empty(), "{}", missed.join("; "));
 }
 
-/// `UNSEEN_SIM_DEFECT=NAME` looks for one defect only.
+/// If `UNSEEN_SIM_DEFECT=NAME` is set, the test looks only for this defect.
 #[test]
 fn every_defect_is_detected() {
     let only = std::env::var("UNSEEN_SIM_DEFECT").ok();

@@ -33,13 +33,11 @@ use std::{env, fs};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The maximum number of failed plans before the test stops.
 const FAILURES_MAX: usize = 30;
 
-/// The length of a window by count that is shorter than the stream, in keys per partition.
+/// The length of a window by count that rotates, in keys per partition. The stream has more keys than that.
 const ROTATING_KEYS: i64 = 20;
 
-/// The number of faults per plan.
 const FAULTS: usize = 10;
 
 enum Outcome {
@@ -73,11 +71,12 @@ fn shrink(plan: &Plan, defect: Option<&'static str>) -> Plan {
     smallest
 }
 
-/// The number of concurrent plans per core. A plan hands its turn from thread to thread. With a single plan, the core would be idle during
-/// each handover.
+/// The number of concurrent plans per core. Only one thread of a plan runs at a time. With a single plan, the core would be idle whenever
+/// one thread wakes the next.
 const PLANS_PER_CORE: usize = 4;
 
-/// Pins the calling thread and its future child threads to one core. Waking a thread on another core takes longer than most turns.
+/// Pins the calling thread and its future child threads to one core. Waking a thread on another core would take longer than most threads
+/// run before they hand over.
 fn stay_on(core: usize) {
     let mut cores = CpuSet::new();
     cores.set(core);
@@ -85,8 +84,8 @@ fn stay_on(core: usize) {
     let _ = sched_setaffinity(None, &cores);
 }
 
-/// Runs the plans of these seeds on all cores. Panics if a plan fails and shows the first failed plan after shrinking it. Returns the
-/// number of killed processes.
+/// Runs the plans of these seeds on all cores and returns the number of killed processes. If plans fail, panics with a shrunken copy of the
+/// failed plan with the lowest seed.
 fn run_seeds(seeds: &[u64], draw: &(dyn Fn(u64) -> Plan + Sync), defect: Option<&'static str>) -> u64 {
     let (next, kills, failed) = (AtomicUsize::new(0), AtomicU64::new(0), Mutex::new(BTreeMap::new()));
     let allowed = sched_getaffinity(None).unwrap_or_default();

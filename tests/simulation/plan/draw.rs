@@ -22,14 +22,12 @@ impl Favorites {
         Self(if drawn.is_empty() { drawn } else { drawn.into_iter().chain(Self::MOVES).collect() })
     }
 
-    /// Returns the number of the next fault.
     fn pick(&self, random: &mut SplitMix) -> usize {
         if self.0.is_empty() || random.below(4) == 0 { random.below(Self::NUMBERS) } else { pick(random, &self.0) }
     }
 }
 
 impl Plan {
-    /// The plan of a seed. `faults` is the number of faults.
     pub fn draw(seed: u64, faults: usize) -> Self {
         let mut random = SplitMix(seed ^ 0x5eed);
         let options = Options::of_seed(seed);
@@ -58,7 +56,7 @@ impl Plan {
         };
         let mut members = 1;
         let part = plan.records / (faults + 1);
-        // Use a separate generator to keep the plans of older seeds.
+        // Uses a separate generator so that existing seeds keep their plans.
         let favorites = Favorites::draw(&mut SplitMix(seed ^ 0xfa70));
         let step = |number: usize| {
             let fault = Fault::draw(&plan, members, &favorites, &mut random);
@@ -125,7 +123,7 @@ impl Plan {
             (plan.transaction_ms, plan.max_poll_ms) = (10_000, None);
         }
         // Plans with many partitions have no server, because its queries would take most of the time. Plans that delete the changelog have
-        // none either, because the server cannot notice that its own state lacks keys.
+        // no server either, because the server cannot notice that its own state lacks keys.
         let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
         plan.server = server.filter(|_| may_serve && !plan.options.has(ON_CHANGE));
         // With `append_time`, a process whose clock is behind would consider the brokers' timestamps to be in the future.
@@ -134,7 +132,7 @@ impl Plan {
         // The brokers' timestamps are far from the event times, so keys would expire when `time` changes.
         let keeps_time = !plan.has(&Fault::Change(Change::Time));
         plan.append_time = has_brokers_clock && random.below(6) == 0 && keeps_time;
-        // Use a separate generator to keep the plans of older seeds.
+        // Uses a separate generator so that existing seeds keep their plans.
         let mut random = SplitMix(seed ^ 0x7a77);
         if plan.may_have_pattern() && random.below(8) == 0 { plan.with_pattern(&mut random) } else { plan }
     }
@@ -170,7 +168,6 @@ impl Plan {
             })
     }
 
-    /// Adds steps that kill a process at any time.
     pub fn with_kills(mut self, kills: usize) -> Self {
         // Brokers must not be slow, because they would continue to write the records of all killed processes.
         self.record_ms = if kills > 0 { 0 } else { self.record_ms };

@@ -65,10 +65,10 @@ pub enum Fault {
         partition: i32,
         lag: i64,
     },
-    /// A process stops. While its partitions are restored, former leaders of the input, which were frozen, answer with outdated offsets.
+    /// A process restarts. While it restores its partitions, former leaders of the input wake up and answer with outdated offsets.
     FormerLeader,
-    /// A process stops. While its partitions are restored, a former group coordinator, which was frozen, answers with outdated offsets.
-    /// Random plans do not contain this fault.
+    /// A process restarts. While it restores its partitions, a former group coordinator wakes up and answers with outdated offsets. Random
+    /// plans do not contain this fault.
     FormerCoordinator,
     /// All processes stop, and the input is deleted and recreated.
     RecreateInput,
@@ -96,8 +96,8 @@ pub enum Fault {
     LateEnd {
         ms: u64,
     },
-    /// `kill -9` and a restart. Without a changelog, the process restarts with its checkpoints from the start of the group. When the
-    /// process has restored its partitions, all partitions get other leaders, which know only some of the committed records for a moment.
+    /// `kill -9` and a restart. Without a changelog, the process restarts with its checkpoints from the group's start. When the process has
+    /// restored its partitions, all partitions get other leaders, which know only some of the committed records for a moment.
     ElectAfterRestore {
         lag: i64,
     },
@@ -144,7 +144,7 @@ pub enum Fault {
     NewTopic,
 }
 
-/// The fault points of steps that can fail.
+/// The fault points at which a step of a transaction or a checkpoint can fail.
 pub const FAILING: [&str; 9] = [
     "transaction.begin",
     "transaction.send",
@@ -158,8 +158,8 @@ pub const FAILING: [&str; 9] = [
 ];
 
 impl Fault {
-    /// True if the committed offsets do not show which records the group has read, or if the current configuration does not show how the
-    /// group judged them.
+    /// True if, after the fault, the committed offsets do not show which records the group has read, or the current configuration does not
+    /// show how the group judged them.
     pub const fn changes_the_input(&self) -> bool {
         matches!(
             self,

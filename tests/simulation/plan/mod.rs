@@ -34,7 +34,7 @@ pub struct Plan {
     /// is not killed.
     #[serde(default)]
     pub begin_kills: Option<[u64; 2]>,
-    /// True if the changelog has an aborted transaction before the group starts, as left by a killed `unseen seed`.
+    /// True if a killed `unseen seed` has left an aborted transaction in the changelog before the group starts.
     #[serde(default)]
     pub aborted_seed: bool,
     /// The filter of the server that follows the changelog, or `None` for a plan without a server.
@@ -68,7 +68,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// The number of records that are appended before the step.
+    /// The number of records that are appended after the group's start and before the step.
     pub at: usize,
     /// The virtual time between these records and the step.
     pub delay_ms: u64,
@@ -113,7 +113,7 @@ impl Plan {
         self.options.has("a window by time that rotates") && self.partitions == Self::few() && deleted.all(|of| of + self.records / 2 <= at)
     }
 
-    /// The matching rows of docs/contributing/promises.md.
+    /// Returns the rows of docs/contributing/promises.md that apply to the plan.
     pub fn rows(&self) -> Vec<&str> {
         let has = |choice| self.options.has(choice);
         // After the changelog is deleted, its keys are only in checkpoints and in the input. So the promises without a changelog apply.

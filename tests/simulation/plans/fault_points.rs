@@ -46,7 +46,8 @@ const DRAINING: &[&str] = &["drain.begin", "drain.committed", "drain.checkpointe
 /// Fault points that no simulated process passes. The tests `faults`, `redrive`, and `seed` kill a process there on a real broker.
 const ON_A_BROKER: &[&str] = &["checkpoint.file", "outsider.written", "outsider.offsets_sent", "outsider.committed"];
 
-/// Kills a process at each of these points, once at the n-th pass for each n in `times`.
+/// For each point and each `n` in `times`, runs a plan that kills a process at its n-th pass of the point. Panics if the process does not
+/// pass the point.
 fn kill_at_each(points: &[&str], times: &[u32], plan: impl Fn(Fault) -> Plan) {
     let kills = |step: &&Step| {
         matches!(step.fault, Fault::Kill | Fault::KillAt(..) | Fault::LoseDisk { killed: true } | Fault::DamageDisk { killed: true, .. })

@@ -23,7 +23,6 @@ const COVERS_ALL: &str = "a window by time that covers all";
 const WITHOUT_CHANGELOG: &str = "state.changelog = false";
 const NO_COLD_START: &str = "cold_start = \"fail\"";
 
-/// The filters that keep a window.
 fn filters() -> impl Iterator<Item = &'static Filter> {
     FILTERS.iter().filter(|filter| filter.keeps_window())
 }

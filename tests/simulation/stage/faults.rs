@@ -25,7 +25,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Runs two processes with the same name. Both start with a copy of the same disk.
+    /// Runs a second process with the same name. It starts with a copy of the first process's disk.
     pub(super) fn twin(&mut self, number: usize, killed: bool) {
         self.kill(number);
         let disk = self.members[number].disk.copy();
@@ -41,7 +41,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits until everything is read, then changes the condition, `emit`, or the number of entries in the configuration.
     pub(super) fn change_after_reading(&mut self, change: Change) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its configuration changes");
         self.while_all_are_down(|stage| {
@@ -74,8 +73,8 @@ impl Stage<'_> {
         if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
     }
 
-    /// Makes former leaders of the input answer while a process restores its partitions. They report the ends from before the group read
-    /// more records.
+    /// Makes former leaders of the input answer while a process restores its partitions. They report where their logs ended before the
+    /// group read more records.
     pub(super) fn ask_former_leader(&mut self, number: usize) {
         let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
         for partition in 0..self.partitions() {
@@ -106,7 +105,6 @@ impl Stage<'_> {
         self.read("in", partition, Isolation::ReadCommitted)
     }
 
-    /// Waits until everything is read, then deletes and recreates the input.
     pub(super) fn recreate_input(&mut self, loses_disks: bool) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it is deleted");
         self.while_all_are_down(|stage| {
@@ -145,7 +143,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Expires the input while the processes run. Then starts another process.
     pub(super) fn expire_under_way(&mut self) {
         self.wait_until_read();
         self.expire_input();
@@ -155,7 +152,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Kills and restarts a process. When it has restored its partitions, all partitions get other leaders.
     pub(super) fn elect_after_restore(&mut self, number: usize, lag: Offset) {
         self.kill(number);
         if self.plan.options.has("state.changelog = false") {
@@ -193,21 +189,21 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits without writes until no client repeats a request, then expires the transactional ids. If an id expired earlier, its producer
-    /// could not find out whether its last transaction was committed.
+    /// Waits until the group has read everything and no client can still be retrying a request. Then expires the transactional ids. If an
+    /// id expired earlier, its producer could not find out whether its last transaction was committed.
     pub(super) fn expire_transactional_ids(&mut self) {
         self.wait_until_read();
         self.simulation.sleep(Duration::from_secs(20));
         self.simulation.expire_transactional_ids();
     }
 
-    /// Copies the next `count` records of the stream that belong to a partition of the input.
+    /// Copies the next `count` records of the stream for a partition of the input.
     fn coming_records(&self, of: &TopicPartition, count: usize) -> Vec<(TopicPartition, NewRecord)> {
         let coming = self.records.iter().skip(self.fed).filter(|record| record.partition == of.partition);
         coming.take(count).cloned().map(|record| (of.clone(), new_record(record))).collect()
     }
 
-    /// Waits until everything is read, including the repartition topic, and deletes that topic.
+    /// Waits until the group has read the input and the repartition topic. Then deletes the repartition topic.
     pub(super) fn delete_repartition_topic(&mut self) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before the repartition topic is deleted");
         let topics = ["in", "other"].map(|input| format!("{GROUP}-{input}-repartition"));

@@ -38,8 +38,8 @@ pub(super) struct Life {
 pub(super) type View = Arc<Mutex<(Arc<Config>, Arc<Stats>)>>;
 
 impl Life {
-    /// Returns the reason if the process is not ready, or the partition that still has a lag. Returns `None` if the process is ready and
-    /// has no lag.
+    /// Returns why the process is not ready, or which partition has a lag. Returns `None` if the process is ready and no partition has a
+    /// lag.
     pub(super) fn trouble(&self) -> Option<String> {
         let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
         let process =

@@ -78,7 +78,6 @@ pub fn carry_out(plan: &Plan, defect: Option<&'static str>) -> u64 {
     simulate(plan, defect).0
 }
 
-/// Runs a plan and returns the digest of its trace.
 pub fn digest(plan: &Plan) -> (u64, u64) {
     simulate(plan, None).1
 }

@@ -72,7 +72,7 @@ impl Stage<'_> {
         server.process = Some(self.simulation.start("server", move || serve(&broker, &config, &stop, space, &keys, rate, &given)));
     }
 
-    /// Kills or freezes the server and resumes it after a while.
+    /// Kills or freezes the server. After a while, restarts or resumes it.
     pub(super) fn disturb_server(&mut self, is_killed: bool, time: Duration) {
         let Some(process) = self.server.as_mut().and_then(|server| server.process.take()) else { return };
         if is_killed {
@@ -133,7 +133,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Drops the counts, because the group's offset was reset.
     pub(super) fn forget_sights(&mut self) {
         self.server.iter_mut().for_each(|server| server.sights.clear());
     }
