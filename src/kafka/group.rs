@@ -36,7 +36,7 @@ impl GroupView {
         Ok(Self { observer, group: config.kafka.group_id.clone() })
     }
 
-    /// Returns the topic's partition count, or 0 if the topic does not exist.
+    /// Returns 0 if the topic does not exist.
     ///
     /// # Errors
     /// Returns an error if no broker answers, or if this user lacks a permission on the topic.

@@ -23,7 +23,7 @@ impl Simulation {
         self.with(change).expect("a test does not change a simulation while it panics")
     }
 
-    /// Starts a process. The process ends when its main function and its other threads have ended.
+    /// The process ends when `main` has returned and its other threads have ended.
     pub fn start<T: Send + 'static>(&self, name: &str, main: impl FnOnce() -> T + Send + 'static) -> Process<T> {
         Process::start(self, name, main)
     }
