@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The option with the address, for the log.
+    /// The option that sets the address, for the log.
     pub(crate) setting: &'static str,
     /// Maximum number of connections. A further connection ends the oldest connection.
     pub(crate) connections: usize,

@@ -218,7 +218,7 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
         )));
     }
     fatal(&KafkaError::MessageConsumption(code), &of.topic)?;
-    // librdkafka counts the error as a consumed record, so it could skip a record without this seek.
+    // librdkafka counts the error as a consumed record. Without this seek, it could skip a record.
     consumer
         .seek(&of.topic, of.partition, Position::Offset(*next), Duration::ZERO)
         .map_err(|error| Error::Fatal(format!("librdkafka cannot seek {of} to offset {next}: {error}; run the command again")))

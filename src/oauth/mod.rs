@@ -101,7 +101,9 @@ impl Tokens {
         let tokens = Arc::new(Self { source: source.clone(), state: Mutex::default(), changed: Condvar::new() });
         let renewing = Arc::clone(&tokens);
         if let Err(error) = std::thread::Builder::new().name("tokens".to_owned()).spawn(move || renewing.renew()) {
-            tokens.lock().trouble = Some(format!("cannot start the thread that renews tokens: {error}; raise the limit of threads, then restart the process").into());
+            tokens.lock().trouble = Some(
+                format!("cannot start the thread that renews tokens: {error}; raise the limit of threads, then restart the process").into(),
+            );
         }
         all.push(Arc::clone(&tokens));
         tokens
