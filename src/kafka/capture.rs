@@ -101,8 +101,8 @@ impl Capture {
         self.partitions
     }
 
-    /// The number of remaining offsets. The number of remaining records may be lower, because the records at some offsets are aborted,
-    /// compacted, or control records.
+    /// The number of remaining offsets. The number of remaining records may be lower, because aborted records, compacted records, and
+    /// transaction markers also have offsets.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.ranges.iter().map(Range::left).sum()
