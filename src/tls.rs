@@ -57,7 +57,7 @@ struct Contents {
 }
 
 impl Tls {
-    /// Loads the certificate, the key, and the client CA.
+    /// Loads the files of `serve.tls`.
     ///
     /// # Errors
     /// Returns an error message if a file cannot be read or is invalid.

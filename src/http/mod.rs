@@ -105,10 +105,6 @@ impl FromRef<CurrentView> for View {
     }
 }
 
-/// Opens the socket of `http.listen`.
-///
-/// # Errors
-/// Returns a message if the address cannot be used.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
     let advice = "set http.listen to another address, or to \"off\"";
     TcpListener::bind(address).await.map_err(|error| format!("http.listen: cannot listen on {address}: {error}; {advice}"))

@@ -49,14 +49,14 @@ impl Disk {
 
 /// Returns the space on the disk of a directory. If the directory does not exist, uses its closest existing ancestor.
 fn space_of(dir: &Path) -> Option<DiskSpace> {
-    // The last ancestor of a relative path is empty and stands for the current directory.
+    // The last ancestor of a relative path is empty and means the current directory.
     let mut places = dir.ancestors().map(|place| if place.as_os_str().is_empty() { Path::new(".") } else { place });
     let disk = places.find_map(|place| rustix::fs::statvfs(place).ok())?;
     let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
     Some(DiskSpace { available: bytes(disk.f_bavail), size: bytes(disk.f_blocks) })
 }
 
-/// Measures the process. A value is `None` if the system does not provide it.
+/// A value is `None` if the system does not provide it.
 pub(super) fn measure(disk: &Disk) -> Process {
     let space = disk.space();
     Process {
@@ -67,14 +67,14 @@ pub(super) fn measure(disk: &Disk) -> Process {
     }
 }
 
-/// Returns resident memory: the second number of `/proc/self/statm`, in pages (proc(5)).
+/// Returns the resident memory in bytes. `/proc/self/statm` contains it as the second number, in pages (proc(5)).
 fn resident() -> Option<u64> {
     let pages: u64 = fs::read_to_string("/proc/self/statm").ok()?.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// Returns user plus system time from `/proc/self/stat`, in clock ticks (proc(5)). The process name in front of the numbers may contain any
-/// character, so the search starts at the last parenthesis.
+/// Returns user plus system time in seconds. `/proc/self/stat` contains both in clock ticks (proc(5)). The process name in front of the
+/// numbers may contain any character, so the search starts at the last parenthesis.
 #[expect(clippy::cast_precision_loss, reason = "a number for display")]
 fn cpu() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;

@@ -24,9 +24,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The option with the address, for the log.
+    /// The option that sets the address, for the log.
     pub(crate) setting: &'static str,
-    /// Maximum number of connections. One more connection ends the oldest one.
+    /// Maximum number of connections. A further connection ends the oldest connection.
     pub(crate) connections: usize,
     /// Maximum age of a connection. An older connection ends after its current response, even if it is in use. If not set, a connection
     /// ends after one request.
@@ -34,7 +34,7 @@ pub(crate) struct Limits {
 }
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after a failed accept. If no file descriptor is free, the next accept would fail immediately.
+/// Pause after a failed accept. If no file descriptor is free, an immediate retry would fail, too.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Minimum time between two log lines about too many connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -116,7 +116,7 @@ impl Connections {
     }
 }
 
-/// Serves a connection until the client closes it, or `end` is signaled.
+/// Serves a connection until the client closes it, or until the sender of `end` is dropped.
 async fn connection(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, max_age: Option<Duration>, mut end: Receiver<Infallible>) {
     let Some(tls) = tls else { return answer(stream, router, max_age, end).await };
     let encrypted = tokio::select! {

@@ -12,7 +12,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeMap;
 
-/// Returns the topic's partition count, or 0 if the topic does not exist.
+/// Returns 0 if the topic does not exist.
 pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, KafkaError> {
     let metadata = observer.fetch_metadata(Some(topic), CALL_TIMEOUT)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else { return Ok(0) };
@@ -22,8 +22,7 @@ pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Resu
     }
 }
 
-/// Returns the partition count of a topic, or 0 if the topic does not exist. If this user cannot see the topic, the error message asks for
-/// the permission Read.
+/// Returns 0 if the topic does not exist. If this user cannot see the topic, the error message asks for the permission Read.
 pub(super) fn readable_partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, Error> {
     partitions(observer, topic).map_err(|error| match error {
         KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => {
@@ -34,13 +33,13 @@ pub(super) fn readable_partitions(observer: &BaseConsumer<Observer>, topic: &str
     })
 }
 
-/// Returns the error message for a topic if this user has no permissions on the topic. In this case, brokers do not reveal whether the
-/// topic exists.
+/// Returns an error message for a topic on which this user has no permissions. Brokers do not reveal whether such a topic exists.
 pub(super) fn invisible(topic: &str, advice: &str) -> String {
     format!("topic {topic:?} does not exist, or this user may not see it; {advice}")
 }
 
-/// Returns the partition counts of all topics that this user may see, without topics that have an error. Empty if no broker answers.
+/// Returns the partition counts of all topics that this user may see, except topics with an error. The result is empty if no broker
+/// answers.
 pub(super) fn all_partitions(observer: &BaseConsumer<Observer>) -> BTreeMap<String, u32> {
     let Ok(metadata) = observer.fetch_metadata(None, CALL_TIMEOUT) else { return BTreeMap::new() };
     let sound = metadata.topics().iter().filter(|topic| topic.error().is_none() && !topic.partitions().is_empty());

@@ -101,14 +101,14 @@ impl Capture {
         self.partitions
     }
 
-    /// The number of offsets still to read. The number of records may be lower, because some offsets belong to aborted, compacted, or
-    /// control records.
+    /// The number of remaining offsets. The number of remaining records may be lower, because aborted records, compacted records, and
+    /// transaction markers also have offsets.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.ranges.iter().map(Range::left).sum()
     }
 
-    /// Passes records to `take`, in order per partition, with the number of offsets still to read. Ends early if `take` returns `false` or
+    /// Passes records to `take`, in order per partition, with the number of remaining offsets. Ends early if `take` returns `false` or
     /// `stop` returns `true`. Returns `true` if the capture is complete.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ fn ranges(
         let (low, end) = consumer
             .fetch_watermarks(&of.topic, of.partition, CALL_TIMEOUT)
             .map_err(|error| unanswered(&format!("get the offsets of {of}"), &error))?;
-        // `offsets_at` returns `None` if all records are older than the time. Then `from` selects no records, and `to` sets no bound.
+        // If all records are older than the time, `offsets_at` returns `None`. Then `from` selects no records, and `to` sets no bound.
         let begin = wanted.begin.get(&of.partition).copied().unwrap_or(low);
         let next = from.unwrap_or(end).max(low).max(begin);
         let end = to.into_iter().chain(wanted.end.get(&of.partition).copied()).fold(end, Offset::min);
@@ -218,14 +218,14 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
         )));
     }
     fatal(&KafkaError::MessageConsumption(code), &of.topic)?;
-    // librdkafka counts the error as a consumed record, so it could skip a record without this seek.
+    // librdkafka counts the error as a consumed record. Without this seek, it could skip a record.
     consumer
         .seek(&of.topic, of.partition, Position::Offset(*next), Duration::ZERO)
         .map_err(|error| Error::Fatal(format!("librdkafka cannot seek {of} to offset {next}: {error}; run the command again")))
 }
 
-/// Returns an error if the capture cannot continue, or could continue only by skipping records. Ignores all other errors, because
-/// librdkafka retries after them.
+/// Returns an error if the capture would have to skip records, or if no retry can succeed. Ignores all other errors, because librdkafka
+/// retries after them.
 fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     match error {
         KafkaError::MessageConsumption(code) if is_corrupt(*code) => Err(Error::Fatal(format!(
@@ -235,15 +235,15 @@ fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
             Err(Error::Fatal(format!("this user may not read topic {topic:?}; give this user Read on the topic")))
         }
         KafkaError::MessageConsumptionFatal(code) => {
-            Err(Error::Fatal(format!("the consumer cannot continue: {code}; if it fails again, report a bug")))
+            Err(Error::Fatal(format!("the consumer cannot continue: {code}; if the command fails again, report a bug")))
         }
         _ => Ok(()),
     }
 }
 
-/// Asks a broker whether the rest of the first unfinished range still exists. Called if no record has arrived for a while. Returns `true`
-/// if the range exists and no fetch has failed. The capture may then be reading aborted records, which consumers do not receive. `timeout`
-/// is the time until the capture gives up. If `timeout` is zero, returns an error instead of `false`.
+/// Asks a broker whether the rest of the first unfinished range still exists, after no record has arrived for a while. Returns `true` if
+/// the range exists and no fetch has failed. In this case, the remaining records may be aborted, so consumers do not receive them.
+/// `timeout` is the time until the capture gives up. If `timeout` is zero, this function returns an error instead of `false`.
 fn range_exists(
     consumer: &BaseConsumer<Observer>,
     ranges: &[Range],

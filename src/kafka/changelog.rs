@@ -35,7 +35,7 @@ const SEGMENT: (&str, &str) = ("segment.bytes", "67108864");
 /// The permissions that a worker needs on internal topics, for error messages.
 pub(super) const ON_TOPICS: &str = "Create, Read, Write, Delete, and DescribeConfigs on topics";
 
-/// Interval between checks of whether a new topic is visible.
+/// Interval between two checks for a new topic.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Checks the internal topics. If `make` is true, creates missing topics and adds missing partitions to changelogs. If `make` is false,
@@ -110,7 +110,7 @@ enum Fault {
     Transient(String),
 }
 
-/// True if the brokers refuse to create a topic or to add partitions and would refuse the same request again.
+/// True if the brokers refuse to create a topic or to add partitions, and would refuse again after a retry.
 const fn is_refusal(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::{ClusterAuthorizationFailed, InvalidReplicationFactor, InvalidTopic, TopicAuthorizationFailed};
     let KafkaError::AdminOp(code) = error else { return false };
@@ -162,8 +162,8 @@ fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), 
 }
 
 /// Checks one internal topic. If necessary, creates the topic or adds partitions to it. Returns the partition count that the topic has or
-/// will have, and a warning about its settings, if any. `keeps` is true for a repartition topic: if it exists, it keeps its partition
-/// count, even if `wanted` differs.
+/// will have, and a warning about its settings, if any. `keeps` is true for a repartition topic, because an existing repartition topic
+/// keeps its partition count even if `wanted` differs.
 fn ensure_one(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -229,8 +229,8 @@ fn ensure_one(
     Ok((found, refused.or(limit)))
 }
 
-/// Creates an internal topic. `send` sends the request. Some managed Kafka services refuse optional settings. In that case, creates the
-/// topic with only the settings in [`RETENTION`] and returns the error code of the refused request.
+/// Creates an internal topic. `send` sends the request. Some managed Kafka services refuse optional settings. Then this function creates
+/// the topic with only the settings in [`RETENTION`] and returns the error code of the refused request.
 pub(super) fn create_internal(
     name: &str,
     partitions: u32,
@@ -287,7 +287,7 @@ fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Messages about the settings of an internal topic that unseen would set differently.
+/// Messages about settings of an internal topic that differ from those that unseen would set.
 pub(super) struct WrongSettings {
     /// A setting that deletes or changes records.
     pub(super) problem: Option<String>,

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum size of a produced batch in bytes: the brokers' default `max.message.bytes`, minus a margin.
+/// Maximum size of a batch in bytes: the brokers' default `max.message.bytes`, minus a margin.
 pub(super) const BATCH_BYTES: usize = 1_000_000;
 
 /// The largest `message.max.bytes` that librdkafka accepts. With this value, librdkafka does not reject large records, and the broker
@@ -83,7 +83,6 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
     client
 }
 
-/// Configures a client that reads partitions of changelogs, without joining the group.
 pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig {
     // Fetches are large, because a rebuild reads a partition from start to end.
     reader(config, isolation, &[("fetch.message.max.bytes", "8388608"), ("fetch.wait.max.ms", "50")])
@@ -119,7 +118,7 @@ fn reader(config: &Config, isolation: &str, defaults: &[(&str, &str)]) -> Client
     client
 }
 
-/// Configures the producer of a worker. The linger time depends on `partitions`, the number of input partitions.
+/// The linger time depends on `partitions`, the number of input partitions.
 pub(super) fn producer(
     config: &Config,
     transactional_id: &str,
@@ -186,7 +185,7 @@ pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientC
     client
 }
 
-/// True if the user set `debug` and therefore wants librdkafka's debug log.
+/// True if `kafka.properties` asks for librdkafka's debug log.
 pub(super) fn debugs(kafka: &Kafka) -> bool {
     kafka.properties.get("debug").is_some_and(|contexts| !contexts.is_empty())
 }
@@ -244,7 +243,7 @@ fn check_together(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Translates librdkafka's error. Leaves out librdkafka's message if the message may contain a secret.
+/// Leaves out librdkafka's message if it may contain a secret.
 pub(super) fn property_error(error: &KafkaError) -> Error {
     match error {
         KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, name, _) => Error::Property(format!(
@@ -296,7 +295,8 @@ mod tests {
         for name in ["queue.buffering.max.ms", "linger.ms"] {
             let config = config(&format!("\"{name}\" = 77"));
             for _ in 0..50 {
-                // librdkafka applies the properties in the order of a hash map. This order varies, so one attempt could succeed by chance.
+                // rdkafka passes the properties to librdkafka in the order of a hash map. This order varies, so one attempt could succeed
+                // by chance.
                 let native = producer(&config, "a", 4, BATCH_BYTES, None).create_native_config().unwrap();
                 assert_eq!(native.get("linger.ms").unwrap(), "77", "{name}");
             }

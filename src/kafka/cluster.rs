@@ -122,8 +122,8 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
         };
         problems.push(Problem { input: input.input.clone(), message: problem });
     }
-    // If this user lacks a permission on a topic that matches a pattern, report a problem. The worker then leaves out only this topic. If
-    // the worker read the topic anyway, the missing permission would stop all topics.
+    // If this user lacks a permission on a topic that matches a pattern, report a problem, so that the worker leaves out only this topic.
+    // If the worker read the topic anyway, the missing permission would stop all topics.
     let matched: Vec<_> = named_topics(config).into_iter().filter(|named| config.is_matched(named.input)).collect();
     if !matched.is_empty() {
         problems.extend(denied(observer, &matched));

@@ -82,7 +82,7 @@ pub(super) fn examine(config: &Config, checked: &mut Checked) {
 #[derive(Default)]
 struct Outcome {
     untested: Option<String>,
-    /// A warning that the topic could not be deleted and may still exist.
+    /// A warning that the temporary topic could not be deleted.
     left: Option<String>,
     producer: Option<Result<(), Failure>>,
     transactions: Option<Result<(), Failure>>,
@@ -177,7 +177,7 @@ impl Outcome {
 
 struct Trial<'c> {
     config: &'c Config,
-    /// The name of the topic, which is also the transactional id.
+    /// The name of the temporary topic and the transactional id.
     name: String,
     admin: LoggedIn<AdminClient<Observer>>,
     options: AdminOptions,
@@ -185,7 +185,7 @@ struct Trial<'c> {
     producer: LoggedIn<ThreadedProducer<Observer>>,
 }
 
-/// The records that a `read_committed` consumer received.
+/// Findings about the records that a `read_committed` consumer received.
 #[derive(Default)]
 struct Seen {
     aborted: bool,
@@ -272,7 +272,7 @@ impl<'c> Trial<'c> {
         }
     }
 
-    /// Creates the topic. The topic may exist even if this function returns an error.
+    /// If this function fails, the topic may exist anyway.
     fn create(&self) -> Result<(), Failure> {
         let answer = create_internal(&self.name, 1, |topic| only(block_on(self.admin.create_topics([topic], &self.options))));
         answer.map_err(Failure::from).map_err(|Failure { reason, permission }| {
@@ -328,8 +328,8 @@ impl<'c> Trial<'c> {
         self.producer.flush(TIMEOUT)
     }
 
-    /// Adds an offset of the group to the transaction. The offset is for the temporary topic. No member reads this topic, so the group is
-    /// not affected.
+    /// Adds an offset of the group to the transaction. The group is not affected, because the offset is for the temporary topic, and no
+    /// member reads this topic.
     fn send_offset(&self) -> Result<(), KafkaError> {
         let group = self.reader.group_metadata().ok_or(KafkaError::ConsumerCommit(Code::UnknownGroup))?;
         let mut offsets = TopicPartitionList::new();

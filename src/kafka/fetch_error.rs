@@ -23,7 +23,8 @@ pub(super) fn events<C: ConsumerContext + 'static>(fetcher: &Fetcher<C>) -> impl
         // Records must arrive in the record queue. Do not skip this record, because its key would be lost.
         Some(Ok(message)) => {
             let (topic, partition) = (message.topic(), message.partition());
-            let message = format!("a record of {topic}[{partition}] arrived through the consumer's own queue; please report this as a bug");
+            let message =
+                format!("a record of {topic}[{partition}] arrived in the wrong librdkafka queue; restart the worker and report a bug");
             Err(Error::Fatal(message))
         }
         other => Ok(other.and_then(Result::err)),

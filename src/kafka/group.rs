@@ -28,15 +28,14 @@ impl GroupView {
     /// Connects to the cluster. Calls `report` as long as no broker answers.
     ///
     /// # Errors
-    /// Returns an error if no broker answers within `kafka.connect_timeout`, if all brokers reject the login, or if `stop` returns
-    /// `true`.
+    /// Returns an error if no broker answers within `kafka.connect_timeout`, if all brokers reject the login, or if `stop` returns `true`.
     pub fn connect(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Self, Error> {
         let observer = client::observe(config, &client::changelog_reader(config, "read_committed"))?;
         cluster::wait(&observer, config, false, stop, report)?;
         Ok(Self { observer, group: config.kafka.group_id.clone() })
     }
 
-    /// Returns the topic's partition count, or 0 if the topic does not exist.
+    /// Returns 0 if the topic does not exist.
     ///
     /// # Errors
     /// Returns an error if no broker answers, or if this user lacks a permission on the topic.
@@ -73,8 +72,8 @@ impl GroupView {
             .then(|| Error::Fatal(format!("this user may not read group {:?}; give this user Read on the group", self.group)))
     }
 
-    /// Returns the group's state, such as `Stable`. Returns `None` if the group does not exist, or if it has no members and its
-    /// state is `Empty`, `Dead`, or blank.
+    /// Returns the group's state, such as `Stable`. Returns `None` if the group does not exist, or if it has no members and its state is
+    /// `Empty`, `Dead`, or blank.
     ///
     /// # Errors
     /// Returns an error if no broker answers.

@@ -52,7 +52,7 @@ pub struct KafkaBroker {
 }
 
 impl KafkaBroker {
-    /// Creates a [`Broker`] that records in `stats` when a broker responds to one of its producers.
+    /// Creates a [`Broker`]. Each response that one of its producers receives updates the last broker contact in `stats`.
     #[must_use]
     pub const fn new(stats: Arc<Stats>) -> Self {
         Self { stats }

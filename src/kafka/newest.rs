@@ -39,8 +39,8 @@ pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> V
         .collect()
 }
 
-/// Returns the time of the last record of each partition. Leaves out partitions that have no record among their last [`TAIL`] offsets and
-/// partitions that could not be read before `deadline`.
+/// Returns the time of the last record of each partition. Leaves out a partition if none of the records at its last [`TAIL`] offsets
+/// arrives before `deadline`.
 fn newest(config: &Config, topic: &str, partitions: u32, deadline: Instant) -> Option<BTreeMap<i32, Timestamp>> {
     let mut client = client::capture(config);
     // If retention has left fewer than `TAIL` offsets, start at the first record.

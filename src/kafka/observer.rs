@@ -1,4 +1,4 @@
-//! The errors of all clients except the worker's consumer and producer. For example, some clients only read metadata.
+//! The errors of all clients except the worker's consumer and producer.
 //!
 //! Keeps the most informative error of each client. A consequence never replaces the error that caused it, because the user must fix the
 //! cause.
@@ -13,7 +13,7 @@ use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The context of a client. Keeps librdkafka's most informative error, to show it if a request of the client fails.
+/// The context of a client. Keeps librdkafka's most informative error, which is shown if a request of the client fails.
 pub(super) struct Observer {
     login: Login,
     complaint: Mutex<Complaint>,

@@ -1,6 +1,6 @@
 //! The producer of a worker.
 //!
-//! Keeps the failures and the changelog offsets that librdkafka reports until the worker takes them. The worker decides how to handle a
+//! Keeps delivery failures and the offsets of written changelog records until the worker takes them. The worker decides how to handle a
 //! failure.
 
 use super::client_config as client;
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// Expected number of added headers. If there are more, librdkafka reallocates its list.
 const ADDED_HEADERS: usize = 8;
 
-/// Maximum number of failures to keep. The worker retries all records, so it learns about further failures in the next attempt.
+/// Maximum number of failures to keep. The worker retries all records, so the next attempt shows further failures.
 const FAILURES_MAX: usize = 10_000;
 
 /// The start of librdkafka's message for a record that failed because another record of its batch was rejected.
@@ -74,8 +74,8 @@ impl Reports for Context {
         let is_bystander = code == RDKafkaErrorCode::InvalidDifferentRecord || reason.starts_with(BYSTANDER);
         let error = if is_bystander { ErrorCode::OtherRecord } else { error_code(code) };
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        // If a record fails, the other records of its batch and all queued records fail with it. These failures must not crowd out their
-        // cause, so keep one only if the list is empty.
+        // If a record fails, the other records of its batch and all queued records fail with it. These failures must not displace their
+        // cause, so keep one of them only if the list is empty.
         let follows = matches!(error, ErrorCode::OtherRecord | ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !follows {
             failures.push(DeliveryFailure {

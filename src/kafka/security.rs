@@ -18,7 +18,7 @@ const AWS: &str = "AWS_MSK_IAM";
 /// The error message for GSSAPI. librdkafka would need Cyrus SASL and MIT Kerberos, system libraries that our image does not contain.
 const NO_GSSAPI: &str = "sasl.mechanism: GSSAPI (Kerberos) is not supported, because unseen is built without Cyrus SASL and the Kerberos libraries; enable SCRAM, OAUTHBEARER, or TLS with client certificates on the brokers, too";
 
-/// Properties that contain a file name. Messages do not show the values, because a user may have set a key itself instead of a file name.
+/// Properties that contain a file name. Messages do not show the values, because a user may have set a property to the key itself.
 const FILES: [&str; 5] = ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"];
 
 /// The text in librdkafka's message if a broker rejects the user's credentials, such as a token.

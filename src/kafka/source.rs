@@ -108,7 +108,7 @@ impl Source {
             let Some((code, reason)) = message.error() else { return !follows_error };
             let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
             if code == RDKafkaErrorCode::PartitionEOF {
-                // Do not report this end after an error. Records are missing, so the worker has not read everything up to the end.
+                // Do not report an end that follows an error. Records are missing, so the worker has not read everything up to the end.
                 ends.extend((!follows_error).then(|| (partition, message.offset())));
                 return false;
             }
@@ -192,11 +192,11 @@ impl GroupConsumer for Source {
             consumer.incremental_assign(&list).map_err(|error| failed(&error))?;
         } else {
             consumer.assign(&list).map_err(|error| failed(&error))?;
-            // In the eager protocol, this call has replaced the whole assignment, so forward no other partitions.
+            // In the eager protocol, this call has replaced the whole assignment, so stop forwarding all other partitions.
             self.fetcher.retain(|partition| assigned().any(|assigned| assigned == partition));
         }
         self.errored.borrow_mut().forget(|partition| assigned().any(|assigned| assigned == partition));
-        // librdkafka remembers that a partition was paused, even after the partition was unassigned. So resume all of these partitions. If
+        // librdkafka remembers that a partition was paused, even after the partition was unassigned. So resume all assigned partitions. If
         // a partition must be paused, the worker pauses it after this call.
         self.resume(&assigned().cloned().collect::<Vec<_>>())
     }

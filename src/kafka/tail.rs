@@ -158,7 +158,6 @@ impl Ends for ChangelogEnds {
     }
 }
 
-/// Returns a list that contains one partition with this position.
 pub(super) fn one(partition: &TopicPartition, position: Position) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(&partition.topic, partition.partition, position).map(|()| list)

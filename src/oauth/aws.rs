@@ -78,7 +78,7 @@ impl Signer<'_> {
         })
     }
 
-    /// Assumes a role with a token from a file, which Kubernetes renews.
+    /// Assumes a role with the token in a file. Kubernetes renews the file.
     fn of_web_identity(&self, file: &str, role: &str, region: &str) -> Result<Temporary, String> {
         let identity = std::fs::read_to_string(file).map_err(|error| format!("AWS_WEB_IDENTITY_TOKEN_FILE: {file}: {error}"))?;
         let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };

@@ -33,7 +33,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
 const UNKNOWN_LIFETIME: Duration = Duration::from_secs(5 * 60);
 
-/// A client that uses tokens. The renewal thread calls it, so it must not block.
+/// A client that uses tokens. The renewal thread calls these methods, so they must not block.
 pub(crate) trait Subscriber: Send {
     fn renewed(&self, token: &Token);
     /// Reports that the client has no valid token, with the reason.
@@ -101,13 +101,15 @@ impl Tokens {
         let tokens = Arc::new(Self { source: source.clone(), state: Mutex::default(), changed: Condvar::new() });
         let renewing = Arc::clone(&tokens);
         if let Err(error) = std::thread::Builder::new().name("tokens".to_owned()).spawn(move || renewing.renew()) {
-            tokens.lock().trouble = Some(format!("cannot start a thread: {error}").into());
+            tokens.lock().trouble = Some(
+                format!("cannot start the thread that renews tokens: {error}; raise the limit of threads, then restart the process").into(),
+            );
         }
         all.push(Arc::clone(&tokens));
         tokens
     }
 
-    /// Delivers the current token and all later tokens to a client until the subscription is dropped.
+    /// Delivers the current token and all later tokens to `subscriber` until the subscription is dropped.
     pub(crate) fn subscribe(self: &Arc<Self>, subscriber: Box<dyn Subscriber>) -> Subscription {
         let mut state = self.lock();
         match (&state.token, &state.trouble) {
@@ -145,7 +147,7 @@ impl Tokens {
         state.valid().ok_or_else(reason)
     }
 
-    /// Renews the current token if it is the one that a server has rejected.
+    /// Renews the token that a server has rejected, unless another token has replaced it.
     pub(crate) fn reject(&self, token: &Token) {
         let state = self.lock();
         if state.token.as_ref().is_some_and(|current| current.is_same(token)) {

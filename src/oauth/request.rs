@@ -50,10 +50,6 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Requests a token from a source.
-    ///
-    /// # Errors
-    /// Returns an error message if the source does not provide a valid token.
     pub(super) fn token(&mut self, source: &TokenSource) -> Result<Token, String> {
         match source {
             TokenSource::Endpoint(endpoint) => self.of_endpoint(endpoint),

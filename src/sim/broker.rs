@@ -24,7 +24,8 @@ impl Simulation {
         SimBroker(self.clone())
     }
 
-    /// Sends a metadata request to the first available broker that the client can reach, or to broker 0 if the client cannot reach any.
+    /// Sends a metadata request to the first available broker that the client can reach, or to broker 0 if the client cannot reach any
+    /// broker.
     fn ask<T: Send + 'static>(
         &self,
         client: ClientId,
@@ -174,7 +175,7 @@ impl Broker for SimBroker {
     }
 }
 
-/// Returns the input and the outputs of a topic, each with the name of the setting that contains it.
+/// Returns the input and the outputs of a topic, each with the name of its option.
 fn named(topic: &Topic) -> Vec<(&'static str, &str)> {
     [("input", topic.input.as_str())].into_iter().chain(topic.outputs()).collect()
 }
@@ -183,8 +184,8 @@ fn problem(topic: &Topic, message: String) -> Problem {
     Problem { input: topic.input.clone(), message }
 }
 
-/// Returns the internal topics, like `kafka::changelog::ensure`. Each has its partition count and the configured topic that needs it. An
-/// existing repartition topic keeps its partition count.
+/// Returns the internal topics, each with its partition count and the configured topic that needs it. The rules are those of
+/// `kafka::changelog::ensure`: for example, an existing repartition topic keeps its partition count.
 fn internal<'c>(
     config: &'c Config,
     cluster: &Cluster,
@@ -211,7 +212,7 @@ fn internal<'c>(
     Ok(internal)
 }
 
-/// The options of an internal topic. It accepts any timestamp, because records in a repartition topic keep their timestamps.
+/// Options that accept any timestamp, because records in a repartition topic keep their timestamps.
 fn changelog_options() -> TopicOptions {
     TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() }
 }

@@ -16,12 +16,9 @@ pub enum Api {
     SyncGroup,
     Heartbeat,
     LeaveGroup,
-    /// A producer requests an id or a new epoch.
     InitProducerId,
     AddPartitionsToTxn,
-    /// A producer adds a group to a transaction.
     AddOffsetsToTxn,
-    /// A producer adds offsets to a transaction.
     TxnOffsetCommit,
     EndTxn,
     DeleteRecords,
@@ -59,7 +56,7 @@ pub enum RequestFault {
     Refused,
 }
 
-/// The faults of a simulation. A `u32` is the probability of a fault, in parts per 10,000. 0 disables the fault.
+/// The faults of a simulation. Each `u32` is a probability in parts per 10,000. 0 disables the fault.
 #[derive(Clone, Debug)]
 pub struct Faults {
     pub lost_request: u32,
@@ -82,12 +79,12 @@ pub struct Faults {
     pub retriable_error: u32,
     pub fetch_error: u32,
     pub queue_full: u32,
-    /// A new producer fences the producer of an open transaction and is then fenced itself. Brokers fence one of two producers that start
-    /// at the same moment (`TransactionCoordinator.handleInitProducerId`).
+    /// A new producer fences the producer of an open transaction and is then fenced itself. If two producers start at the same moment,
+    /// brokers fence one of them (`TransactionCoordinator.handleInitProducerId`).
     pub fenced_init: u32,
     /// The markers of a transaction are written up to [`Faults::slow_by`] after its end.
     pub slow_marker: u32,
-    /// The time that brokers need to write each record of a transaction before they answer.
+    /// The time that brokers need to write each record of a transaction. The producer gets its answer only after this time.
     pub record_time: Duration,
     /// The approximate mean time between the starts of outages. In an outage, one broker or all brokers are unavailable, a broker is slow,
     /// a partition has no leader or changes its leader, or followers lag.

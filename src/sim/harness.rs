@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Simulation {
-    /// Changes the world on behalf of a client call. Returns `None` if the calling thread is unwinding.
+    /// Runs `change` as a client call. Returns `None` if the calling thread is unwinding.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut World) -> T) -> Option<T> {
         let mut world = self.enter()?;
         let result = change(&mut world);
@@ -23,7 +23,7 @@ impl Simulation {
         self.with(change).expect("a test does not change a simulation while it panics")
     }
 
-    /// Starts a process. The process ends when its main function and its other threads have ended.
+    /// The process ends when `main` has returned and its other threads have ended.
     pub fn start<T: Send + 'static>(&self, name: &str, main: impl FnOnce() -> T + Send + 'static) -> Process<T> {
         Process::start(self, name, main)
     }
@@ -82,13 +82,13 @@ impl Simulation {
         self.lock().render_trace(lines)
     }
 
-    /// The number of events, and a digest of all events, to compare two runs.
+    /// The number of events and their digest, for the comparison of two runs.
     #[must_use]
     pub fn digest(&self) -> (u64, u64) {
         self.lock().trace.digest()
     }
 
-    /// Creates a topic. Returns `false` if it exists.
+    /// Returns `false` if the topic exists.
     #[expect(clippy::must_use_candidate, reason = "most tests know that the topic is new")]
     pub fn create_topic(&self, name: &str, partitions: u32, options: TopicOptions) -> bool {
         self.change(|world| world.cluster.create_topic(name, partitions, options).is_ok())
@@ -154,7 +154,6 @@ impl Simulation {
         self.change(|world| world.end_foreign_transaction(pid, of, is_commit));
     }
 
-    /// Like [`Simulation::end_transaction`], after a delay.
     pub fn end_transaction_in(&self, time: Duration, pid: u64, of: &TopicPartition, is_commit: bool) {
         let of = of.clone();
         self.change(|world| world.after(micros(time), move |world| world.end_foreign_transaction(pid, &of, is_commit)));
@@ -165,7 +164,6 @@ impl Simulation {
         self.change(|world| world.cluster.transactions.expire_ids());
     }
 
-    /// The records that a reader with this isolation level receives.
     #[must_use]
     pub fn read(&self, of: &TopicPartition, isolation: Isolation) -> Vec<Arc<StoredRecord>> {
         let world = self.lock();
@@ -210,8 +208,8 @@ impl Simulation {
         });
     }
 
-    /// Makes a former leader of a partition answer `ListOffsets` requests for `time`, beginning after `from`. It answers with the start and
-    /// the end that the partition has now.
+    /// Simulates a former leader that has not noticed the election: from `from` until `time` later, `ListOffsets` requests get the start
+    /// and the end that the partition has now.
     pub fn answer_from_former_leader(&self, of: &TopicPartition, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);
@@ -233,8 +231,8 @@ impl Simulation {
         });
     }
 
-    /// Makes a former coordinator of a group answer `OffsetFetch` requests for `time`, beginning after `from`. It answers with the offsets
-    /// that the group has committed now.
+    /// Simulates a former coordinator that has not noticed its replacement: from `from` until `time` later, `OffsetFetch` requests get the
+    /// offsets that the group has committed now.
     pub fn answer_from_former_coordinator(&self, group: &str, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);
@@ -262,7 +260,7 @@ impl Simulation {
         self.change(|world| world.lag(of, micros(time)));
     }
 
-    /// The offset that a group has committed for a partition and the offset's metadata. Offsets in open transactions do not count.
+    /// The committed offset of a partition and its metadata. Offsets in open transactions do not count.
     #[must_use]
     pub fn committed(&self, group: &str, of: &TopicPartition) -> Option<(Offset, String)> {
         let world = self.lock();
@@ -276,7 +274,7 @@ impl Simulation {
         world.cluster.groups.get(group).is_some_and(|group| group.pending_offsets.values().any(|offsets| !offsets.is_empty()))
     }
 
-    /// Overwrites a committed offset and keeps its metadata. `None` deletes the offset, as if it had expired.
+    /// Overwrites a committed offset and keeps its metadata. If `offset` is `None`, deletes the committed offset, as if it had expired.
     pub fn set_committed(&self, group: &str, of: &TopicPartition, offset: Option<Offset>) {
         self.change(|world| {
             let offsets = &mut world.cluster.groups.entry(group.to_owned()).or_default().offsets;

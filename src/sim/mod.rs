@@ -41,7 +41,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The number of brokers. 0 counts as 1.
+    /// 0 counts as 1.
     pub brokers: usize,
     /// The brokers' wall clock at the start, in milliseconds since the epoch.
     pub epoch_ms: i64,
@@ -49,14 +49,14 @@ pub struct Options {
     pub switch: u32,
     /// The maximum virtual time that passes at the start of a client call, in microseconds. A call that waits takes longer.
     pub call_micros: u64,
-    /// The minimum and maximum network latency of a request or an answer in microseconds, if no fault or slow broker increases it.
+    /// The minimum and maximum network latency of a request or an answer, in microseconds. Faults and slow brokers increase the latency.
     pub latency: (u64, u64),
     /// The virtual time after which a simulation fails.
     pub time_limit: Duration,
     /// The number of client calls after which a simulation fails, because a thread probably loops forever.
     pub step_limit: u64,
-    /// The defect that is switched on, if any (`fault::defect`). [`Simulation::run`] does not report the failure of a
-    /// simulation with a defect, because the failure is expected.
+    /// The defect that is switched on, if any (`fault::defect`). A simulation with a defect is expected to fail, so [`Simulation::run`]
+    /// does not print the failure.
     pub defect: Option<&'static str>,
 }
 
@@ -171,8 +171,8 @@ type Signal = usize;
 
 type Action = Box<dyn FnOnce(&mut World) + Send>;
 
-/// The whole state of a simulation, behind one lock. Almost always, only the running thread takes the lock, so there is hardly any
-/// contention.
+/// The whole state of a simulation, behind one lock. There is hardly any contention, because usually only the running thread takes the
+/// lock.
 struct World {
     seed: u64,
     now: Micros,
@@ -250,7 +250,6 @@ impl World {
         self.signals.len() - 1
     }
 
-    /// Wakes the threads that wait for a signal.
     fn notify(&mut self, signal: Signal) {
         self.signals[signal] += 1;
     }
@@ -278,8 +277,8 @@ impl World {
         }
     }
 
-    /// Runs an action as a background thread of a client would. While the client's process is stopped, the action waits. If the client is
-    /// gone, the action is dropped.
+    /// Runs an action as a background thread of a client would. If the client's process is stopped, the action waits until the process
+    /// continues. If the client is gone, the action is dropped.
     fn inside(&mut self, client: ClientId, action: impl FnOnce(&mut Self) + Send + 'static) {
         let Some(process) = self.clients.get(&client).map(Client::process) else { return };
         if self.processes[process].is_stopped {
@@ -294,7 +293,7 @@ impl World {
     }
 }
 
-/// Converts a duration to microseconds. Clamps long durations to keep sums of times from overflowing.
+/// Clamps long durations, so that sums of times do not overflow.
 fn micros(duration: Duration) -> Micros {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }

@@ -1,7 +1,7 @@
 //! Requests, answers, and their faults.
 //!
-//! A broker may serve a request after the client has lost its connection. The client cannot know whether the broker has read the request,
-//! so librdkafka repeats the request (`rd_kafka_buf_handle_op`, for `_TRANSPORT` and `_TIMED_OUT`).
+//! A broker may serve a request after the client has lost its connection. The client cannot know whether the broker has received the
+//! request, so librdkafka repeats the request (`rd_kafka_buf_handle_op`, for `_TRANSPORT` and `_TIMED_OUT`).
 
 use super::faults::{Api, RequestFault};
 use super::{ClientId, Micros, World, micros, millis};
@@ -65,14 +65,14 @@ impl Code {
     }
 }
 
-/// The outcome of a request. All times are delays from now, except `answer` of `Answered`, which starts when the request is served.
+/// All times are delays from now, except that the delay `Answered::answer` starts when the broker serves the request.
 enum Outcome {
     Broken { broken: Micros, served: Option<Micros> },
     Answered { served: Micros, answer: Micros },
     Refused { answer: Micros, code: Code },
 }
 
-/// Returns a transient error that a broker may return for a request.
+/// Returns a transient error that a broker may return instead of serving the request.
 const fn passing_error(api: Api) -> Code {
     match api {
         Api::Fetch | Api::ListOffsets | Api::DeleteRecords => Code::NotLeader,
@@ -90,14 +90,13 @@ const fn passing_error(api: Api) -> Code {
 }
 
 impl World {
-    /// Draws the latency of a message to or from a broker. A slow broker's latency is 200 times as long.
     pub(super) fn latency(&mut self, node: NodeId) -> Micros {
         let (least, most) = self.options.latency;
         let slow = self.cluster.nodes[node].slow_until > self.now;
         self.random.between(least, most) * if slow { 200 } else { 1 }
     }
 
-    /// The remaining time until a client's process can reach a broker again, or `None` if the process can reach the broker now.
+    /// The remaining time until a client's process can reach a broker again. `None` if the process can reach the broker now.
     pub(super) fn cut_off_for(&self, client: ClientId, node: NodeId) -> Option<Micros> {
         let process = self.clients.get(&client)?.process();
         self.processes[process].cut_off.get(&node)?.checked_sub(self.now).filter(|&time| time > 0)
@@ -240,7 +239,7 @@ impl Simulation {
             match answer {
                 None => return Err(last),
                 Some(Err(code)) if code.is_retriable() => {
-                    // A broker may still serve the first copy of the request. `kafka::ffi::producer` detects such retries, too.
+                    // The broker may still serve this request after the retry. `kafka::ffi::producer` detects such late requests, too.
                     if api == Api::TxnOffsetCommit
                         && matches!(code, Code::Transport | Code::TimedOut)
                         && let Some(producer) = world.producer(client)
@@ -253,7 +252,7 @@ impl Simulation {
             }
             let backoff = millis(world.random.between(20, 200));
             if world.now + backoff >= deadline {
-                // Like librdkafka, waits until the timeout has passed before it returns the last error.
+                // librdkafka, too, returns the last error only after the timeout has passed.
                 drop(self.block(world, Some(deadline), None));
                 return Err(last);
             }

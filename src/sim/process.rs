@@ -15,18 +15,17 @@ pub(super) struct ProcessState {
     pub(super) name: String,
     pub(super) is_killed: bool,
     pub(super) is_stopped: bool,
-    /// Actions of the clients' background threads to run when the process continues.
+    /// Actions of the clients' background threads, which run when the process continues.
     pub(super) deferred: Vec<Action>,
     pub(super) live: usize,
     /// The signal that changes when a thread of the process makes a client call or ends.
     pub(super) signal: Signal,
-    /// The signal that changes when all threads have ended.
     pub(super) ended_signal: Signal,
-    /// The brokers that the process cannot reach, each with the time when the process can reach it again.
+    /// The time when the process can reach a broker again, by broker.
     pub(super) cut_off: BTreeMap<NodeId, Micros>,
-    /// The difference between the process's wall clock and the brokers' clock, in milliseconds. Positive if the process's clock is ahead.
+    /// The lead of the process's wall clock over the brokers' clock, in milliseconds. Negative if the process's clock is behind.
     clock_ahead: i64,
-    /// The number of client calls until the process is killed, if a test has set one.
+    /// The number of remaining client calls, if a test has set a limit. The last call kills the process.
     kill_after: Option<u64>,
     arms: Vec<Arm>,
 }
@@ -45,9 +44,10 @@ pub enum Effect {
     Stop(Duration),
     /// Make the step that contains the fault point fail.
     Fail,
-    /// Delay the thread for the given time, while other threads and the clients continue.
+    /// Delay only the thread that passes the fault point.
     Stall(Duration),
-    /// Elect other leaders for all partitions. For up to 800 ms, their high watermarks are too low by at most the given number of offsets.
+    /// Elect other leaders for all partitions. For up to 800 ms, the high watermarks of the new leaders are too low by at most this number
+    /// of offsets.
     Elect(Offset),
 }
 
@@ -104,8 +104,6 @@ impl World {
         }
     }
 
-    /// Counts a client call by the thread's process. If a test called [`Process::kill_after_calls`], the last allowed call kills the
-    /// process.
     pub(super) fn count_call(&mut self, thread: usize) {
         let process = self.threads[thread].process;
         if let Some(left) = &mut self.processes[process].kill_after {
@@ -181,7 +179,7 @@ impl<T: Send + 'static> Process<T> {
         self.simulation.with(|world| world.stop(self.id));
     }
 
-    /// Cuts the process off from a broker for a while. Messages in both directions arrive only after that time, or not at all.
+    /// Cuts the process off from a broker. Messages in both directions arrive only after `time`, or not at all.
     pub fn cut_off(&self, node: usize, time: Duration) {
         self.simulation.with(|world| {
             world.trace("cut off", self.id, node);
@@ -194,7 +192,7 @@ impl<T: Send + 'static> Process<T> {
         self.simulation.with(|world| world.resume(self.id));
     }
 
-    /// Arms a fault point: the effect occurs when the process passes the point for the `at`th time from now.
+    /// Makes `effect` occur when the process passes the fault point `point` for the `at`th time from now.
     pub fn arm(&self, point: &'static str, at: u32, effect: Effect) {
         self.simulation.with(|world| world.processes[self.id].arms.push(Arm { point, at, passed: 0, effect }));
     }

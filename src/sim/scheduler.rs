@@ -1,5 +1,5 @@
-//! Cooperative scheduling. Every simulated thread is an operating-system thread. Only one thread runs at a time, except that the threads of
-//! a killed process unwind at the same time.
+//! Cooperative scheduling. Every simulated thread is an operating-system thread, but only one of them runs at a time. The only exception is
+//! a killed process, whose threads unwind at the same time.
 //!
 //! Every client call may switch threads. Most calls do not, to keep runs fast. A thread yields when it waits. When no thread can run,
 //! virtual time jumps to the next event or deadline. We do not use the crate `shuttle`, because it runs only closures built on its own
@@ -58,7 +58,7 @@ impl Turn {
         self.changed.notify_one();
     }
 
-    /// Waits until this thread may run. Calls `idle` every real minute.
+    /// Waits for the turn. Calls `idle` after every real minute of waiting.
     fn take(&self, idle: &dyn Fn()) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         while !*given {
@@ -100,7 +100,7 @@ impl World {
         threads.filter(|thread| thread.process == process && thread.state != State::Running).for_each(|thread| thread.turn.give());
     }
 
-    /// Notifies the other threads of the process, because they may wait for a result of this thread.
+    /// Notifies the other threads of the process, because they may wait for a result of `thread`.
     fn progress(&mut self, thread: usize) {
         let signal = self.processes[self.threads[thread].process].signal;
         self.notify(signal);
@@ -178,8 +178,8 @@ impl Simulation {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a client call: virtual time advances a little, and another thread may run. Returns `None` if the calling thread is already
-    /// unwinding. The caller must then do nothing.
+    /// Starts a client call: virtual time advances a little, and another thread may run. Returns `None` if the calling thread is unwinding.
+    /// The caller must then do nothing.
     pub(super) fn enter(&self) -> Option<Guard<'_>> {
         if std::thread::panicking() {
             return None;
@@ -278,7 +278,6 @@ impl Simulation {
         world
     }
 
-    /// Calls `settle` for the calling thread and publishes the time.
     pub(super) fn settled<'s>(&'s self, world: Guard<'s>) -> Guard<'s> {
         let world = self.settle(world, current());
         self.publish(&world);
@@ -476,7 +475,7 @@ impl runtime::Registered for NewThread {
 }
 
 impl Drop for NewThread {
-    /// If the thread could not be started, it counts as ended.
+    /// A thread that could not be started counts as ended.
     fn drop(&mut self) {
         self.simulation.end_thread(self.id);
     }

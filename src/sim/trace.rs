@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of events to keep for the rendered trace, which leaves out fetches and heartbeats. The digest covers all events.
+/// The maximum number of events in the rendered trace. The digest covers all events.
 const KEPT: usize = 20_000;
 
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Event {
     pub(super) micros: u64,
     pub(super) thread: usize,
     pub(super) what: &'static str,
-    /// The topic of the event, or `None`. If the event has a topic, the first of `numbers` is the partition.
+    /// If the event has a topic, `numbers[0]` is the partition.
     pub(super) topic: Option<Arc<str>>,
     pub(super) numbers: [i64; 2],
 }
@@ -34,7 +34,7 @@ impl Trace {
         let name = bytes.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
         self.digest = words.iter().fold(self.digest ^ name, |digest, word| mix(digest.wrapping_add(*word)));
         self.count += 1;
-        // Fetches and heartbeats are so frequent that they would push more useful events out.
+        // Fetches and heartbeats are so frequent that they would displace more useful events.
         if matches!(what, "Fetch" | "Heartbeat") {
             return;
         }

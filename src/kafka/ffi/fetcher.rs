@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 /// seek also stops fetching, but only some time after the call has returned, so forwarding once after each seek would not suffice.
 const FORWARD_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A consumer and its record queue. Fields are dropped in their order. The consumer must be the last field, because the queues belong to
-/// it.
+/// A consumer and its record queue. Fields are dropped in their order. The consumer must be the last field, because librdkafka's queues
+/// must be destroyed before their client.
 pub(in crate::kafka) struct Fetcher<C: ConsumerContext + 'static> {
     partitions: RefCell<Vec<Partition>>,
     forwarded: Cell<Instant>,
@@ -165,8 +165,8 @@ impl GroupMetadata {
         NonNull::new(unsafe { rd::rd_kafka_consumer_group_metadata(consumer.client().native_ptr()) }).map(Self)
     }
 
-    /// The generation. `None` if the metadata lacks a generation or a member id. Without both, brokers do not check that the writer is a
-    /// member of the group.
+    /// The generation. `None` if the metadata lacks the generation or the member id. If it lacks both, brokers do not check that the writer
+    /// is a member of the group.
     pub(in crate::kafka) fn generation(&self) -> Option<i32> {
         // SAFETY: the metadata is alive and owns the text.
         let (generation, member) = unsafe {

@@ -50,7 +50,7 @@ pub(in crate::kafka) struct Undelivered<'a> {
     /// The size of the key and the value in bytes.
     pub(in crate::kafka) bytes: usize,
     pub(in crate::kafka) code: RDKafkaErrorCode,
-    /// The broker's error message, if it sent one.
+    /// The broker's error message. Empty if the broker has not sent a message.
     pub(in crate::kafka) reason: &'a str,
 }
 
@@ -87,7 +87,8 @@ impl Timestamped {
     }
 }
 
-/// A producer. Fields are dropped in their order. The client must be the last field, because the topic handles and the queue belong to it.
+/// A producer. Fields are dropped in their order. The client must be the last field, because librdkafka's topic handles and queues must be
+/// destroyed before their client.
 pub(in crate::kafka) struct Producer<C: Reports> {
     topics: RefCell<Vec<Topic>>,
     events: Queue,
@@ -221,7 +222,7 @@ impl<C: Reports> Producer<C> {
         }
     }
 
-    /// Handles events until all records are delivered or failed. Returns `false` on a timeout.
+    /// Handles events until all records are written or have failed. Returns `false` on a timeout.
     pub(in crate::kafka) fn flush(&self, timeout: Duration) -> bool {
         let began = Instant::now();
         loop {
@@ -266,7 +267,7 @@ impl<C: Reports> Producer<C> {
         unsafe { TransactionError::check(rd::rd_kafka_send_offsets_to_transaction(client, offsets.ptr(), group.ptr(), millis(timeout))) }
     }
 
-    /// Commits the transaction. All of its records must have been flushed.
+    /// All records of the transaction must have been flushed.
     pub(in crate::kafka) fn commit_transaction(&self, timeout: Duration) -> Result<(), TransactionError> {
         // SAFETY: the client is alive, and we own the result.
         unsafe { TransactionError::check(rd::rd_kafka_commit_transaction(self.client.native_ptr(), millis(timeout))) }

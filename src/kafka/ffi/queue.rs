@@ -30,7 +30,6 @@ impl Queue {
         unsafe { rd::rd_kafka_queue_length(self.ptr()) }
     }
 
-    /// Wakes the thread that waits for an event.
     pub(super) fn wake(&self) {
         // SAFETY: the queue is alive.
         unsafe { rd::rd_kafka_queue_yield(self.ptr()) }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Assignments = BTreeMap<String, Vec<TopicPartition>>;
 
-/// Assigns partitions to members by the protocol of the first member. `count` returns a topic's partition count.
+/// Assigns partitions with the protocol of the first member. `count` returns a topic's partition count.
 pub(super) fn assign(members: &[(String, JoinRequest)], count: impl Fn(&str) -> usize) -> Assignments {
     let topics: BTreeSet<_> = members.iter().flat_map(|(_, member)| member.topics.iter().cloned()).collect();
     if members.first().is_some_and(|(_, member)| member.protocol == "range") {

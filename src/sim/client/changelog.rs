@@ -31,7 +31,7 @@ pub(super) fn list_offsets(
         let left = Duration::from_micros(deadline.saturating_sub(simulation.now_micros()));
         simulation.call(client, Api::ListOffsets, left, |world| world.cluster.leader(of), serve)
     };
-    // The brokers may answer the two requests in either order, because the client may have to repeat one of them.
+    // The brokers may answer the two requests in either order, because the client may have to repeat one of the requests.
     let start_first = simulation.with(|world| world.random.chance(8000)).unwrap_or(true);
     let (one, other) = (ask(start_first)?, ask(!start_first)?);
     Ok((one.min(other), one.max(other)))

@@ -78,7 +78,7 @@ impl SimConsumer {
         Ok(Self { simulation: simulation.clone(), id: id.ok_or_else(killed)?, errored: RefCell::default() })
     }
 
-    /// Runs a function on the state of the consumer. Returns `None` if the process was killed.
+    /// Returns `None` if the process was killed.
     fn with<T>(&self, look: impl FnOnce(&mut ConsumerState) -> T) -> Option<T> {
         self.simulation.with(|world| world.consumer(self.id).map(look)).flatten()
     }
@@ -87,7 +87,6 @@ impl SimConsumer {
         self.with(|consumer| consumer.group.clone()).unwrap_or_default()
     }
 
-    /// Sends a `ListOffsets` request to the leader of a partition.
     fn ask_leader<T: Send + 'static>(
         &self,
         of: &TopicPartition,
@@ -323,7 +322,7 @@ impl Consumer for SimConsumer {
     }
 
     fn close(self) {
-        // The brokers receive a `LeaveGroup`, except from a static member (KIP-345).
+        // A static member does not send `LeaveGroup` (KIP-345).
         self.simulation.with(|world| {
             let leaves = world.consumer(self.id).is_some_and(|consumer| consumer.instance.is_none() && consumer.state != JoinState::Idle);
             if leaves {
@@ -333,7 +332,7 @@ impl Consumer for SimConsumer {
     }
 }
 
-/// Returns the error that `kafka::Source::commit` returns. librdkafka has already retried until its timeout.
+/// Returns the same error as `kafka::Source::commit`. librdkafka has already retried until its timeout.
 fn failed(code: &Code) -> ClientError {
     ClientError { requires_abort: true, ..client_error(seen(code), format!("cannot commit offsets: {code:?}")) }
 }

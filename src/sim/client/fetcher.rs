@@ -1,4 +1,4 @@
-//! Fetch requests and the records that are queued for the application (`rdkafka_fetcher.c`).
+//! Fetch requests, and the queue of fetched records for the application (`rdkafka_fetcher.c`).
 
 use super::super::cluster::{Isolation, StoredRecord};
 use super::super::faults::Api;
@@ -80,7 +80,7 @@ pub(in crate::sim) struct Fetcher {
     positions: Vec<Position>,
     queue: VecDeque<Item>,
     version: u64,
-    /// Brokers that have not answered the last fetch.
+    /// Brokers with an unanswered fetch request.
     busy: BTreeSet<NodeId>,
     /// Brokers that hold a fetch request until there are new records.
     parked: BTreeSet<NodeId>,
@@ -314,7 +314,7 @@ impl Fetcher {
 }
 
 impl World {
-    /// Sends a fetch to each broker that leads a partition to fetch, unless the broker has not answered the previous fetch.
+    /// Sends a fetch request to each broker that leads a partition to read, unless the broker still has an unanswered fetch request.
     pub(in crate::sim) fn fetch(&mut self, client: ClientId) {
         let now = self.now;
         let Some(fetcher) = self.clients.get_mut(&client).and_then(Client::fetcher_mut) else { return };

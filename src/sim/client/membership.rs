@@ -1,4 +1,4 @@
-//! Membership in a group: joins, heartbeats, and rebalances that await the application's answer (`rdkafka_cgrp.c`).
+//! Membership in a group: joins, heartbeats, and rebalances that the application has not answered yet (`rdkafka_cgrp.c`).
 
 use super::super::cluster::{JoinAnswer, JoinRequest, Joined, MemberRef};
 use super::super::faults::Api;
@@ -54,7 +54,7 @@ pub(in crate::sim) struct ConsumerState {
     pub(super) then_assign: Option<Vec<TopicPartition>>,
     pub(super) then_rejoin: bool,
     pub(super) is_lost: bool,
-    /// True if another member has taken over the static name. The consumer can no longer be used.
+    /// True if another member has joined with the same static name. The consumer can no longer be used.
     pub(super) is_fenced: bool,
     /// The end of the session as far as the client knows.
     session_ends: Option<Micros>,
@@ -98,8 +98,8 @@ impl ConsumerState {
         MemberRef { id: self.member_id.clone(), instance: self.instance.clone(), generation: self.generation }
     }
 
-    /// The member's identity, or `None` if its id or generation is unknown. If a request contained neither an id nor a generation, a broker
-    /// would not check the sender's membership.
+    /// The member's identity, or `None` if its id or generation is unknown. If a request has neither an id nor a generation, brokers do not
+    /// check the sender's membership.
     pub(super) fn membership(&self) -> Option<MemberRef> {
         (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
     }
@@ -249,7 +249,7 @@ impl World {
         self.join_later(client, delay);
     }
 
-    /// Joins after a delay, unless another join starts first.
+    /// Joins after a delay, unless another join starts earlier.
     fn join_later(&mut self, client: ClientId, delay: Micros) {
         let Some(attempt) = self.consumer(client).map(|consumer| consumer.attempt) else { return };
         self.inside_after(delay, client, move |world| {

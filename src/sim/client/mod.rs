@@ -27,7 +27,7 @@ use producer::ProducerState;
 
 pub(super) enum Client {
     Consumer(Box<ConsumerState>),
-    /// A client that reads partitions and joins no group.
+    /// A client that reads partitions without joining a group.
     Reader {
         process: usize,
         signal: Signal,

@@ -15,7 +15,6 @@ use crate::record::{Offset, TimestampType, TopicPartition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// The maximum number of delivery failures to keep.
 const FAILURES_MAX: usize = 10_000;
 /// The maximum number of records that are queued or in flight.
 const QUEUED_MAX: usize = 100_000;
@@ -40,7 +39,7 @@ pub(super) enum TxnState {
 pub(super) struct Message {
     pub(super) record: StoredRecord,
     pub(super) tag: usize,
-    /// The deadline for writing the record (`message.timeout.ms`). After the deadline, the record fails.
+    /// The deadline for writing the record (`message.timeout.ms`).
     pub(super) deadline: Micros,
 }
 
@@ -73,15 +72,14 @@ pub(in crate::sim) struct ProducerState {
     pub(super) queues: BTreeMap<TopicPartition, Queue>,
     /// The number of records that are queued or in flight.
     pub(super) waiting: usize,
-    /// Partitions that are registered with the transaction.
     pub(super) registered: BTreeSet<TopicPartition>,
     pub(super) is_registering: bool,
     /// True if the client has sent a request to the coordinator in this transaction (`txn_req_cnt`).
     pub(super) has_requests: bool,
-    /// The number of the transaction. Answers to requests of earlier transactions are ignored.
+    /// The number of the current transaction. Answers to requests of earlier transactions are ignored.
     pub(super) transaction: u64,
     pub(super) began: Micros,
-    /// The deadline of the application's flush. Before the deadline, records do not linger.
+    /// The deadline of the application's flush. Until then, records do not linger.
     pub(super) flushes_until: Micros,
     pub(super) failed_records: usize,
     /// True if the producer epoch must be bumped after the abort. Either the sequence numbers may have a gap, or the coordinator has
@@ -162,8 +160,8 @@ impl ProducerState {
         }
     }
 
-    /// Reports a record that was not written. A record that failed only because of another record is kept only if it is the first failure,
-    /// to leave room for the records that caused failures.
+    /// Reports a record that was not written. If the record failed only because of another record, the report is kept only if it is the
+    /// first one, to leave room for records that caused failures.
     pub(super) fn report(&mut self, topic: &str, message: &Message, code: ErrorCode, reason: &str) {
         self.failed_records += 1;
         let is_bystander = matches!(code, ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight | ErrorCode::OtherRecord);

@@ -10,7 +10,7 @@ use crate::broker::ErrorCode;
 use crate::record::{Offset, TopicPartition};
 
 impl World {
-    /// Chooses the partition that a Java producer would choose (`Utils.murmur2`), or a random partition if the record has no key.
+    /// Chooses the partition that a Java producer would choose (`Utils.murmur2`). If the record has no key, chooses a random partition.
     pub(super) fn choose_partition(&mut self, mut to: TopicPartition, key: Option<&[u8]>) -> TopicPartition {
         let count = self.cluster.topics.get(&to.topic).map_or(1, |topic| topic.partitions.len()).max(1);
         let partition = key.map_or_else(|| self.random.index(count), |key| (murmur2(key) & 0x7fff_ffff) as usize % count);

@@ -5,8 +5,8 @@ use super::super::{Micros, World, micros, millis};
 use crate::record::{Offset, TopicPartition};
 
 impl World {
-    /// Makes a broker unavailable for `time`. If the outage outlasts a random failover delay, the next available broker takes over
-    /// the broker's partitions, groups, and transactions.
+    /// Makes a broker unavailable for `time`. If the outage outlasts a random failover delay, the next available broker takes over the
+    /// partitions, groups, and transactions of the broker.
     pub(in crate::sim) fn take_down(&mut self, node: NodeId, time: Micros) {
         self.trace("broker down", node, time / 1000);
         let until = self.now + time;

@@ -69,7 +69,7 @@ pub(in crate::sim) struct FormerCoordinator {
     pub(in crate::sim) times: std::ops::Range<Micros>,
 }
 
-/// A group as its coordinator last wrote it to `__consumer_offsets`, without the committed offsets (`GroupMetadataValue`).
+/// A group as its coordinator last wrote it to `__consumer_offsets` (`GroupMetadataValue`). Does not contain the committed offsets.
 #[derive(Default)]
 struct StoredGroup {
     generation: i32,
@@ -94,13 +94,13 @@ pub(in crate::sim) struct Group {
     pub(super) members: BTreeMap<String, Member>,
     /// Member ids by instance id (`group.instance.id`).
     pub(super) instances: BTreeMap<String, String>,
-    /// Assigned member ids whose members have not joined yet.
+    /// Member ids that the coordinator has assigned, but that no client has joined with yet.
     pub(super) pending: BTreeSet<String>,
     pub(super) leader: Option<String>,
-    /// The data that a new coordinator finds when it loads the group.
+    /// The state that a new coordinator loads.
     stored: StoredGroup,
     pub(in crate::sim) former: Option<FormerCoordinator>,
-    /// The number of the last rebalance. A timeout that an earlier rebalance scheduled is ignored.
+    /// The number of the last rebalance. Timeouts of earlier rebalances are ignored.
     pub(super) rebalance: u64,
     pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
     /// The offsets of open transactions, by producer id.
@@ -196,7 +196,7 @@ impl World {
         if self.group(name).state == GroupState::PreparingRebalance { Err(Code::RebalanceInProgress) } else { Ok(()) }
     }
 
-    /// Removes a member that leaves (`classicGroupLeave`).
+    /// Handles a `LeaveGroup` request (`classicGroupLeave`).
     pub(in crate::sim) fn leave_group(&mut self, name: &str, id: &str) {
         let group = self.group(name);
         group.pending.remove(id);
@@ -207,7 +207,6 @@ impl World {
         }
     }
 
-    /// Extends a member's session.
     pub(super) fn touch(&mut self, name: &str, id: &str) {
         let now = self.now;
         if let Some(member) = self.group(name).members.get_mut(id) {

@@ -21,9 +21,7 @@ pub struct StoredRecord {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// Reads all records below the high watermark.
     ReadUncommitted,
-    /// Reads all committed records below the last stable offset.
     ReadCommitted,
 }
 
@@ -48,7 +46,6 @@ struct Batch {
     last: Offset,
     leader_epoch: i32,
     producer: Option<Producer>,
-    /// True if an abort marker covers the batch.
     is_aborted: bool,
     kind: Kind,
 }
@@ -57,7 +54,7 @@ struct Batch {
 #[derive(Default)]
 struct ProducerState {
     epoch: i16,
-    /// The first sequence number, the record count, and the base offset of the latest 5 batches
+    /// The first sequence number, the record count, and the base offset of each of the latest 5 batches
     /// (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).
     batches: VecDeque<(i32, i32, Offset)>,
     /// The first offset of the open transaction, if any.
@@ -101,7 +98,6 @@ impl Log {
         open.chain(self.unreplicated.iter().map(|&(first, _)| first)).fold(self.high_watermark, Offset::min).max(self.start)
     }
 
-    /// The end of the log for a reader with this isolation level.
     pub(in crate::sim) fn end_for(&self, isolation: Isolation) -> Offset {
         match isolation {
             Isolation::ReadUncommitted => self.high_watermark,
@@ -109,7 +105,7 @@ impl Log {
         }
     }
 
-    /// Moves the high watermark up to an offset, because the records below it are replicated.
+    /// Moves the high watermark, because the followers have replicated all records before `up_to`.
     pub(in crate::sim) fn replicate(&mut self, up_to: Offset) {
         self.high_watermark = up_to.min(self.end);
         let replicated = self.high_watermark;
@@ -140,7 +136,7 @@ impl Log {
         }
     }
 
-    /// Appends a batch. Returns the offset of its first record.
+    /// Returns the offset of the first record.
     pub(in crate::sim) fn append(&mut self, producer: Option<Producer>, mut records: Vec<StoredRecord>) -> Result<Offset, Refused> {
         let count = i32::try_from(records.len()).unwrap_or(i32::MAX);
         let base = self.end;
@@ -169,7 +165,8 @@ impl Log {
         Ok(base)
     }
 
-    /// Ends a producer's transaction with a marker, which takes up an offset (`UnifiedLog.appendAsLeader` with `AppendOrigin.COORDINATOR`).
+    /// Ends a producer's transaction with a marker, which has an offset of its own (`UnifiedLog.appendAsLeader` with
+    /// `AppendOrigin.COORDINATOR`).
     pub(in crate::sim) fn end_transaction(&mut self, pid: Pid, epoch: i16, is_commit: bool, now: Timestamp) {
         let state = self.producers.entry(pid).or_default();
         if epoch > state.epoch {
@@ -191,8 +188,8 @@ impl Log {
         self.batches.push_back(Batch { base: offset, last: offset, leader_epoch, producer, is_aborted: false, kind: Kind::Control(now) });
     }
 
-    /// Reads whole batches from an offset on. Stops at the end for the isolation level, or when the batches contain at least `most`
-    /// records.
+    /// Reads whole batches, starting with the batch that contains `from`. Stops at the end for the isolation level, or when the batches
+    /// contain at least `most` records.
     pub(in crate::sim) fn read(&self, from: Offset, isolation: Isolation, most: usize) -> Read {
         let end = self.end_for(isolation);
         let mut read = Read { records: Vec::new(), next: from };

@@ -13,7 +13,7 @@ const COMMIT_MAX: usize = 1_048_588;
 /// The approximate size of a committed offset without its metadata and topic name, in bytes.
 const OFFSET_BYTES: usize = 60;
 
-/// The offsets of a commit request, with their metadata.
+/// Partitions with their offsets and metadata.
 pub(in crate::sim) type Offsets = [(TopicPartition, Offset, String)];
 
 fn check_size(offsets: &Offsets) -> Result<(), Code> {
@@ -42,8 +42,8 @@ impl World {
     }
 
     /// Adds offsets to a transaction (`OffsetMetadataManager.commitTransactionalOffset`). The coordinator checks the member and its
-    /// generation (KIP-447), but not whether the member owns the partitions. A request without a generation, a
-    /// member id, and an instance id skips this check.
+    /// generation (KIP-447), but not whether the member owns the partitions. If a request has no generation, member id, or instance id, the
+    /// coordinator skips this check.
     pub(in crate::sim) fn commit_transactional(
         &mut self,
         name: &str,

@@ -7,7 +7,6 @@ use super::{Isolation, StoredRecord};
 use crate::record::{Offset, TopicPartition};
 
 impl World {
-    /// Returns [`Code::NotLeader`] if the partition has no leader.
     fn check_leader(&self, of: &TopicPartition) -> Result<(), Code> {
         if self.cluster.partition(of)?.no_leader_until > self.now { Err(Code::NotLeader) } else { Ok(()) }
     }
@@ -50,8 +49,8 @@ impl World {
         }
     }
 
-    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch` is the leader epoch of the reader's last record. It shows whether
-    /// that record was truncated.
+    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch` is the leader epoch of the last record that the reader has received.
+    /// It shows whether that record was truncated.
     pub(in crate::sim) fn read_log(
         &self,
         of: &TopicPartition,

@@ -151,7 +151,7 @@ impl Cluster {
 }
 
 impl World {
-    /// Wakes the clients whose fetch requests wait for new records of a partition.
+    /// Makes the brokers answer fetch requests that wait for new records of a partition.
     pub(in crate::sim) fn log_changed(&mut self, of: &TopicPartition) {
         let parked: Vec<_> = self.clients.iter().filter(|(_, client)| client.is_parked_at(of)).map(|(&id, _)| id).collect();
         for client in parked {

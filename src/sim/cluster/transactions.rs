@@ -20,7 +20,8 @@ use TransactionState::{CompleteAbort, CompleteCommit, Empty, Ongoing, PrepareAbo
 struct Transaction {
     pid: Pid,
     epoch: i16,
-    /// The epoch before the last bump that the producer requested. It identifies a request that is repeated after a lost answer (KIP-360).
+    /// The epoch before the last bump that the producer requested. If the answer to that request is lost, the producer repeats the request
+    /// with this epoch (KIP-360).
     last_epoch: Option<i16>,
     state: TransactionState,
     timeout: Micros,
@@ -34,7 +35,7 @@ pub(in crate::sim) struct Transactions {
     by_id: BTreeMap<String, Transaction>,
     ids: BTreeMap<Pid, String>,
     next_pid: Pid,
-    /// The brokers that have taken over coordinators, by the broker that first hosted them.
+    /// The brokers that have taken over coordinators. The key is the broker that first hosted the coordinator.
     pub(in crate::sim) moved: BTreeMap<NodeId, NodeId>,
 }
 
@@ -44,8 +45,8 @@ impl Transactions {
         self.next_pid
     }
 
-    /// Returns the transaction of a producer. Fails with `InvalidProducerIdMapping` if the transactional id does not belong to this
-    /// producer id, and with `ProducerFenced` if the epoch is not the current one.
+    /// Fails with `InvalidProducerIdMapping` if the transactional id has a different producer id now, and with `ProducerFenced` if the
+    /// epoch is not the current one.
     fn of(&mut self, id: &str, (pid, epoch): (Pid, i16)) -> Result<&mut Transaction, Code> {
         let transaction = self.by_id.get_mut(id).filter(|transaction| transaction.pid == pid).ok_or(Code::InvalidProducerIdMapping)?;
         if transaction.epoch == epoch { Ok(transaction) } else { Err(Code::ProducerFenced) }

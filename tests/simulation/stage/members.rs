@@ -155,7 +155,7 @@ impl Stage<'_> {
 
     /// Panics if `error` must never end a process.
     pub(super) fn check_reason(error: &str) {
-        let is_wrong = ["from its changelog: ", "arrived through the consumer's own queue", "another consumer group or key space writes"];
+        let is_wrong = ["from its changelog: ", "arrived in the wrong librdkafka queue", "another consumer group or key space writes"];
         assert!(!is_wrong.iter().any(|wrong| error.contains(wrong)), "a process ended: {error}");
         // Any other error is allowed if it is temporary. After a permanent error, the group does not commit everything, and the plan fails.
     }
