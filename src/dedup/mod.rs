@@ -439,8 +439,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the slice that new keys belong to. For a kind without slices, returns its [`Filter::expiry_clock`]. The clock never goes
-    /// back. `None` if the kind has slices, the window is by time, and no time is known yet.
+    /// Returns the slice that new keys are inserted into, or the [`Filter::expiry_clock`] of a kind without slices. The clock never goes
+    /// back. Returns `None` if the kind has slices, the window is by time, and no time is known yet.
     #[must_use]
     #[inline]
     pub fn clock(&self) -> Option<Slice> {

@@ -1,8 +1,8 @@
 //! Measures the error rate of a filter.
 //!
-//! Keeps the watched keys: an exact sample of the keys that were emitted and are not forgotten yet. Fingerprints determine which keys
-//! belong to the sample, so every group member, restart, and replay watches the same keys. If a key of the sample is dropped although it is
-//! not among the watched keys, the drop is a false positive. This module never changes a verdict.
+//! Keeps the watched keys: an exact sample of the keys that were emitted and are not forgotten yet. Fingerprints determine which keys are
+//! in the sample, so every group member, restart, and replay watches the same keys. If a key of the sample is dropped although it is not
+//! among the watched keys, the drop is a false positive. This module never changes a verdict.
 
 use crate::filter::Slice;
 use crate::key::Fingerprint;
@@ -18,7 +18,7 @@ const KEYS_MAX: u64 = 1 << 14;
 const SHARE: u64 = 64;
 /// The maximum ratio of watched keys to their planned number. If an overfull filter exceeds the ratio, the sampled share of keys is halved.
 const OVERFULL: u64 = 4;
-/// The divisor of the maximum number of watched keys. If fewer keys than the quotient are watched, a halved share is doubled again.
+/// If fewer than 1/`SPARSE` of the maximum number of keys are watched, a halved share is doubled again.
 const SPARSE: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Observed {
 pub struct WatchedKeys {
     /// The number of times that the share of counted keys was halved: one key in 2^`halvings` counts towards the measured rate.
     halvings: u32,
-    /// The minimum of `halvings` after a burst.
+    /// The planned `halvings`. After a burst, `halvings` returns to this value.
     least: u32,
     /// Set while the share is being doubled: the clock when the sample started to watch twice the share. The additional keys count only
     /// after all keys that were emitted before that clock have expired, because the sample lacks some of the earlier keys.
@@ -97,9 +97,9 @@ impl WatchedKeys {
         Self { halvings, least: halvings, doubled: None, keys_max, lifetime, clock: None, keys, observed }
     }
 
-    /// Returns the name of a key, a hash of its fingerprint, if the key belongs to the sample. The key belongs to the sample if its name
-    /// has enough leading zeros, so halving the share keeps a subset of the keys. The name mixes the bits of the fingerprint, so the
-    /// selection does not depend on the bits that a filter uses.
+    /// Returns the name of a key, which is a hash of its fingerprint, or `None` if the key is not in the sample. A key is in the sample if
+    /// its name has enough leading zeros. So if the share is halved, the new sample is a subset of the old sample. The name mixes the bits
+    /// of the fingerprint, so the selection does not depend on the bits that a filter uses.
     fn name(&self, fingerprint: Fingerprint) -> Option<u64> {
         let name = (fingerprint.low() ^ fingerprint.high().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (name.leading_zeros() >= self.halvings - u32::from(self.doubled.is_some())).then_some(name)
@@ -115,7 +115,7 @@ impl WatchedKeys {
     fn advance(&mut self, clock: Option<Slice>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
-            // Keys inserted before any time was known belong to the first known time.
+            // Keys that were inserted before any time was known expire as if they were inserted at the first known time.
             self.keys.values_mut().for_each(|watched| watched.clock = clock);
             self.observed = self.observed.iter().map(|(_, &observed)| (now, observed)).collect();
         }
@@ -160,8 +160,8 @@ impl WatchedKeys {
         }
     }
 
-    /// Notes that a key is inserted from a changelog or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key that
-    /// the sample lacks was emitted before the start of a trimmed changelog and is watched from now on.
+    /// Watches a key that a changelog inserts or a duplicate renews. Ignores the renewal of a key that was dropped wrongly. If the sample
+    /// lacks a renewed key, the key was emitted before the start of a trimmed changelog and is watched from now on.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
@@ -177,7 +177,7 @@ impl WatchedKeys {
         }
     }
 
-    /// Watches a key. If there are then too many keys, halves the sampled share and forgets the keys that no longer belong to the sample.
+    /// Watches a key. If there are then too many keys, halves the sampled share and forgets the keys that are no longer in the sample.
     fn watch(&mut self, name: u64, watched: WatchedKey) {
         self.keys.insert(name, watched);
         if self.keys.len() as u64 > self.keys_max {
