@@ -172,6 +172,7 @@ pub enum Error {
     #[error("state directory {}: {error}; check the path, this user's permissions, and the free disk space", .dir.display())]
     Io {
         dir: PathBuf,
+        /// The cause, such as a missing permission.
         error: std::io::Error,
     },
     #[error("state directory {} is in use by another unseen process; give each process its own `state.dir`", .0.display())]
@@ -186,11 +187,13 @@ pub enum Error {
     #[error("state directory {}: {what}", .dir.display())]
     Corrupt {
         dir: PathBuf,
+        /// Description of the damage and its location.
         what: String,
     },
     #[error("state directory {}: the store was moved aside or deleted, so the stored keys of {id} are lost; the worker restores the partition", .dir.display())]
     Lost {
         dir: PathBuf,
+        /// The partition whose stored keys are lost. Its state must be restored.
         id: PartitionId,
     },
     #[error("another worker thread of this process now owns {0}, so this thread did not write a checkpoint")]
@@ -199,6 +202,7 @@ pub enum Error {
     #[error("state directory {}: {message}", .dir.display())]
     Store {
         dir: PathBuf,
+        /// RocksDB's error message, or a description if RocksDB is not the cause.
         message: String,
     },
 }

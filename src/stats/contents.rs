@@ -53,7 +53,6 @@ pub struct SharedContents {
 #[derive(Debug)]
 struct TimedSample {
     sample: ContentSample,
-    /// Start of the current minute.
     minute: Instant,
 }
 

@@ -46,7 +46,6 @@ pub struct Stats {
     pub rebuilding: AtomicU64,
     /// Time from the record timestamp to the commit, for a sample of the written records.
     pub latency: Histogram,
-    /// Time from the start of a transaction to its end.
     pub transaction_time: Histogram,
     pub checkpoint_time: Histogram,
     /// Time from the assignment of a partition until its state is restored.
@@ -230,7 +229,6 @@ pub struct Histogram {
 }
 
 impl Default for Histogram {
-    /// Creates a histogram with [`BUCKETS`].
     fn default() -> Self {
         Self::new(&BUCKETS)
     }

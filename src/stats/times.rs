@@ -19,7 +19,7 @@ const RECORDS_MIN: u64 = 5;
 /// unit.
 const PLAUSIBLE: std::ops::Range<Timestamp> = 946_684_800_000..4_102_444_800_000;
 
-const UNIT_ADVICE: &str = "make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit";
+const UNIT_ADVICE: &str = "make the producers write milliseconds since 1970, or, if the option `time` is set, correct its unit";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecentTimes {
@@ -172,7 +172,8 @@ impl Stats {
         read.filter_map(|report| inputs.get(&report.partition.topic).copied()).collect()
     }
 
-    /// Returns the latest stream time of each space. An input may have several entries, each with its own space and event time.
+    /// Returns the latest stream time of each key space. An input has no single stream time, because its rules can have different key
+    /// spaces.
     fn stream_times<'c>(&self, config: &'c Config) -> BTreeMap<&'c str, Option<Timestamp>> {
         let (spaces, mut times) = (config.spaces(), BTreeMap::new());
         for report in self.lock().values().flat_map(|report| &report.states) {
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(
             warning(6, NOW * 1000, NOW).as_deref(),
             Some(
-                "6 of the last 10 records are more than 5m ahead of this machine's clock; such records do not move the window, so keys may stay seen for too long and records that should be emitted are dropped as duplicates; times such as 1767268800000000 look like microseconds: make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit"
+                "6 of the last 10 records are more than 5m ahead of this machine's clock; such records do not move the window, so keys may stay seen for too long and records that should be emitted are dropped as duplicates; times such as 1767268800000000 look like microseconds: make the producers write milliseconds since 1970, or, if the option `time` is set, correct its unit"
             )
         );
         for (time, text) in [
