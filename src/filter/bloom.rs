@@ -95,7 +95,7 @@ fn scale(number: u64, many: u64) -> usize {
     ((u128::from(number) * u128::from(many)) >> 64) as usize
 }
 
-/// The bits that a key sets in its blocks. All filters with the same `k` and `blocks_per_key` have the same masks.
+/// The bits that a key sets in its blocks. A key has the same mask in all filters with the same `k` and `blocks_per_key`.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Mask([Bits; 2]);

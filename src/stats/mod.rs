@@ -50,8 +50,8 @@ pub struct Stats {
     pub checkpoint_time: Histogram,
     /// Time from the assignment of a partition until its state is restored.
     pub restore_time: Histogram,
-    /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds. While
-    /// there are no topics, and therefore no producers, answers to requests for the topics count instead.
+    /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds. While no
+    /// topic matches, the process has no producers, so answers to requests for the list of topics count instead.
     pub broker_contact: LastTime,
     /// Last time that each worker thread started a round of its loop or retried a request.
     pub rounds: Vec<LastTime>,
@@ -113,7 +113,6 @@ pub struct SpaceCounts {
     pub cross_partition_keys: AtomicU64,
 }
 
-/// Sums over all topics and key spaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Records with a verdict, without warm-up.

@@ -84,7 +84,6 @@ pub fn wrong_unit(time: Timestamp) -> Option<&'static str> {
     }
 }
 
-/// Returns the likely cause of a record time that is ahead of the clock and what to do.
 #[must_use]
 pub fn likely_cause(time: Timestamp, now: Timestamp) -> String {
     if let Some(unit) = wrong_unit(time) {
@@ -128,7 +127,6 @@ impl TimeWatch {
 }
 
 impl TopicCounts {
-    /// Returns the warning from the last check of the topic's record times.
     #[must_use]
     pub fn time_warning(&self) -> Option<String> {
         self.time_watch().warning.clone()

@@ -9,14 +9,14 @@ use crate::key::Fingerprint;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// The planned maximum number of watched keys of a small filter at capacity. If a filter remembers fewer keys, all of them are watched.
+/// Planned maximum number of watched keys for a small filter. If a filter remembers fewer keys at capacity, all keys are watched.
 const KEYS_MIN: u64 = 1 << 10;
-/// The planned maximum number of watched keys of a large filter at capacity. A watched key uses 33 bytes of a hash table that may be half
-/// empty.
+/// Planned maximum number of watched keys for a large filter. A watched key uses 33 bytes of a hash table that may be half empty.
 const KEYS_MAX: u64 = 1 << 14;
-/// The ratio of all keys to sampled keys, for a filter that remembers between `KEYS_MIN * SHARE` and `KEYS_MAX * SHARE` keys at capacity.
+/// One in `SHARE` keys is watched, if the resulting number of keys is between `KEYS_MIN` and `KEYS_MAX`.
 const SHARE: u64 = 64;
-/// The maximum ratio of watched keys to their planned number. If an overfull filter exceeds the ratio, the sampled share of keys is halved.
+/// The number of watched keys may reach this multiple of the planned number. If an overfull filter exceeds that limit, the sampled share is
+/// halved.
 const OVERFULL: u64 = 4;
 /// If fewer than 1/`SPARSE` of the maximum number of keys are watched, a halved share is doubled again.
 const SPARSE: u64 = 8;
@@ -72,7 +72,7 @@ impl Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StoredWatchedKeys", into = "StoredWatchedKeys")]
 pub struct WatchedKeys {
-    /// The number of times that the share of counted keys was halved: one key in 2^`halvings` counts towards the measured rate.
+    /// One key in 2^`halvings` counts toward the measured rate.
     halvings: u32,
     /// The planned `halvings`. After a burst, `halvings` returns to this value.
     least: u32,
@@ -105,7 +105,7 @@ impl WatchedKeys {
         (name.leading_zeros() >= self.halvings - u32::from(self.doubled.is_some())).then_some(name)
     }
 
-    /// True if a key of the sample also counts towards the measured rate. While the share is being doubled, half of the sample does not
+    /// True if a key of the sample also counts toward the measured rate. While the share is being doubled, half of the sample does not
     /// count.
     const fn counts(&self, name: u64) -> bool {
         name.leading_zeros() >= self.halvings
@@ -145,7 +145,7 @@ impl WatchedKeys {
     pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
-        // If the sample contains the key as emitted, the key was not unseen: the filter forgot it too early.
+        // If the sample already has the key as emitted, the filter forgot the key too early. The key was not unseen, so it does not count.
         if self.counts(name) && self.keys.get(&name).is_none_or(|watched| watched.wrong) {
             self.count(0);
         }
@@ -191,7 +191,7 @@ impl WatchedKeys {
         self.observed.entry(self.clock.unwrap_or_default()).or_default().add(Observed { checked: 1, wrong });
     }
 
-    /// Returns the sum of the observations since the oldest clock whose keys are still remembered. `clock` is the current clock.
+    /// Returns the observations of the last `lifetime` ticks. `clock` is the current clock. If it is `None`, returns all observations.
     #[must_use]
     pub fn observed(&self, clock: Option<Slice>) -> Observed {
         let mut all = Observed::default();
@@ -205,7 +205,7 @@ impl WatchedKeys {
     }
 }
 
-/// The stored form of watched keys. For each clock, the names of its keys are one text, with 16 hexadecimal digits per name.
+/// The stored form of watched keys. Each clock has one text with the names of its keys, 16 hexadecimal digits per name.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredWatchedKeys {

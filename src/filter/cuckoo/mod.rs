@@ -87,7 +87,7 @@ impl Cuckoo {
         })
     }
 
-    /// Returns the oldest copy of a key, which expires first and is the copy to renew. If the copy belongs to a different key with the same
+    /// Returns the copy of a key that expires first. A renewal updates this copy. If the copy belongs to a different key with the same
     /// fingerprint, the different key is remembered longer than necessary, never shorter.
     fn oldest(&self, fingerprint: Fingerprint) -> Option<Copy> {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
@@ -211,7 +211,7 @@ impl Cuckoo {
     }
 }
 
-/// Returns the id of a page. Pages are stored under the name of their layer, and all slices share them.
+/// Pages are stored under the name of their layer, because all slices share the layer.
 fn page_id(layer: &Layer, page: usize) -> PageId {
     PageId { slice: Slice::FIRST, layer: usize::try_from(layer.name).unwrap_or(usize::MAX), page }
 }
@@ -279,8 +279,7 @@ impl Filter for Cuckoo {
         let bits = |copy: &Copy| self.layers[copy.layer].table.layout().fingerprint_bits;
         let (copy, oldest) = (self.copies(fingerprint).max_by_key(|copy| (bits(copy), copy.age)), self.oldest(fingerprint));
         if let (Some(copy), Some(oldest)) = (&copy, &oldest) {
-            // The oldest copy gets the age of the removed copy, so the remaining copies have the same ages as if the oldest copy had been
-            // removed.
+            // The oldest copy gets the age of the removed copy.
             let tag = (self.tag + self.tags() - copy.age) % self.tags();
             self.layers[oldest.layer].table.tag(oldest.slot, tag);
             self.layers[copy.layer].table.clear(copy.slot);
