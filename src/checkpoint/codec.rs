@@ -95,7 +95,7 @@ fn key(kind: u8, id: &PartitionId) -> Vec<u8> {
     key
 }
 
-/// Appends a checksum of the key and the value. The checksum includes the key to detect a value that was stored under another key.
+/// The checksum includes the key to detect a value that was stored under another key.
 pub fn append_checksum(key: &[u8], value: &mut Vec<u8>) {
     let sum = checksum(key, value);
     value.extend_from_slice(&sum.to_le_bytes());

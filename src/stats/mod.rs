@@ -151,7 +151,6 @@ pub struct StateReport {
     pub estimated: f64,
     /// Observed false positives, or `None` if an exact store confirms every drop.
     pub observed: Option<Observed>,
-    /// Stream time: the latest record time that was not too far ahead of the clock.
     pub stream_time: Option<Timestamp>,
     /// Number of keys that the filter is sized for, or 0 without a filter.
     pub capacity: u64,
@@ -173,7 +172,6 @@ pub struct InputReport {
     pub partition: TopicPartition,
     pub space: SpaceId,
     pub state: InputState,
-    /// The next offset to process.
     pub position: Offset,
     /// The last known committed offset of the group.
     pub committed: Offset,

@@ -103,7 +103,7 @@ impl MemoryDisk {
         self.lock().checkpoints.as_ref().map(|(number, _)| *number)
     }
 
-    /// Removes the checkpoints, as a quarantine does. Returns false if they are already gone.
+    /// Returns false if the checkpoints are already gone.
     pub(in crate::checkpoint) fn move_aside(&self) -> bool {
         self.lock().checkpoints.take().is_some()
     }

@@ -95,7 +95,6 @@ impl Store {
         Self { memory: Some(disk.clone()), batch_bytes: u64::MAX, ..Self::new(Path::new("memory")) }.with_db()
     }
 
-    /// Opens the database. Quarantines a corrupt database and opens an empty one.
     fn with_db(self) -> Result<Self, Error> {
         let db = match self.open_db() {
             Err(Error::Corrupt { what, .. }) => {
@@ -174,7 +173,6 @@ impl Store {
         self.with_format(db)
     }
 
-    /// Checks the format of a database. If the database is new, writes the format version.
     fn with_format(&self, db: Database) -> Result<Database, Error> {
         if !self.check_format(&db)? {
             db.put(FORMAT_KEY, FORMAT.as_bytes()).map_err(|error| self.error(&error))?;
