@@ -1,6 +1,6 @@
-//! The stored fingerprints of a partition, for lookups by its exact store.
+//! Looks up the stored fingerprints of a partition for its exact store.
 //!
-//! Never answers after the store was quarantined. The fingerprints are then lost, and the answer "not found" would let duplicates through.
+//! After a quarantine, every lookup fails. The fingerprints are then lost, and the answer "not found" would let duplicates through.
 
 use super::store::Store;
 use super::{PartitionId, Saved};

@@ -13,7 +13,7 @@ pub fn metadata_key(id: &PartitionId) -> Vec<u8> {
     key(b'h', id)
 }
 
-/// Returns the key of a page. Numbers are big-endian, and the sign bit of the slice is flipped. Keys then sort like the numbers.
+/// Encodes numbers as big-endian and flips the sign bit of the slice, so that keys sort by slice, layer, and page.
 #[must_use]
 pub fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
     let mut key = key(b'p', id);
@@ -95,7 +95,7 @@ fn key(kind: u8, id: &PartitionId) -> Vec<u8> {
     key
 }
 
-/// Appends a checksum of the key and the value. The checksum includes the key to detect a value that was stored under another key.
+/// The checksum includes the key to detect a value that was stored under another key.
 pub fn append_checksum(key: &[u8], value: &mut Vec<u8>) {
     let sum = checksum(key, value);
     value.extend_from_slice(&sum.to_le_bytes());

@@ -7,7 +7,6 @@ use super::codec::{checked, metadata_key, page_id};
 use super::{CheckpointMetadata, PartitionId, Settings};
 use crate::dedup::{Dedup, Late, Rules};
 
-/// A partition's state while its pages are being decoded.
 #[derive(Debug)]
 pub struct Decoder<'a> {
     id: &'a PartitionId,
@@ -25,8 +24,7 @@ pub fn metadata(id: &PartitionId, stored: &[u8]) -> Result<CheckpointMetadata, S
     serde_json::from_slice(value).map_err(|error| format!("cannot parse its metadata: {error}"))
 }
 
-/// Decodes the value of a stored fingerprint: the content of the key, or 0 if contents are not stored. Returns `None` if the value is
-/// invalid.
+/// Returns the content in the value of a stored fingerprint, 0 if contents are not stored, or `None` if the value is invalid.
 #[must_use]
 pub fn content(value: &[u8]) -> Option<u64> {
     if value.is_empty() { Some(0) } else { value.try_into().ok().map(u64::from_le_bytes) }

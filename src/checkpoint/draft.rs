@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// The options for writing files. A writer reads nothing, so it needs no block cache.
+/// Options without a block cache, because a file writer reads nothing.
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
     let mut options = Options::default();
     let mut tables = tables();
@@ -26,7 +26,6 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
 pub(super) enum Draft {
     Batch(WriteBatch),
     Files(Files),
-    /// For an in-memory database.
     #[cfg(feature = "faults")]
     Memory(Vec<Change>),
 }
@@ -46,7 +45,7 @@ impl Draft {
         Self::Batch(WriteBatch::default())
     }
 
-    /// Creates a draft in files. `dir` is an empty directory, which is deleted with the draft.
+    /// Creates a draft in files. `dir` must be empty. Dropping the draft deletes `dir`.
     pub(super) fn in_files(dir: PathBuf) -> Self {
         Self::Files(Files { dir, finished: Vec::new(), open: None, bytes: 0 })
     }
@@ -150,7 +149,6 @@ pub(super) fn clean(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Returns the table options for files that the store writes or ingests.
 pub(super) fn tables() -> BlockBasedOptions {
     let mut tables = BlockBasedOptions::default();
     // Most looked-up fingerprints are in at most one generation. The Bloom filter avoids reading the other generations.

@@ -91,7 +91,6 @@ pub struct Asked {
     pub since_ms: Option<Timestamp>,
 }
 
-/// A key to look up.
 #[derive(Clone, Debug)]
 pub struct Question {
     pub space: String,

@@ -135,13 +135,13 @@ impl Settings {
         Self { window: topic.window, filter, hash: topic.key.hashing_id(), keys }
     }
 
-    /// Returns the value of `emit` of a stored state, from [`Settings::filter`].
+    /// Returns the `emit` option of a stored state, which [`Settings::filter`] contains.
     #[must_use]
     pub fn emit_of(filter: &str) -> Emit {
         if filter.ends_with(ON_CHANGE) { Emit::OnChange } else { Emit::First }
     }
 
-    /// Returns the origin that identifies the writer and the settings in changelog records of the topic's space.
+    /// Returns the origin for changelog records of the topic's space. The origin identifies the writer and the settings.
     #[must_use]
     pub fn origin(&self, config: &Config, topic: &Topic, rules: &Rules) -> Origin {
         let owner = format!("{:?} {:?}", config.kafka.group_id, topic.space);
@@ -172,7 +172,7 @@ pub enum Error {
     #[error("state directory {}: {error}; check the path, this user's permissions, and the free disk space", .dir.display())]
     Io {
         dir: PathBuf,
-        /// The problem, such as a missing permission.
+        /// The cause, such as a missing permission.
         error: std::io::Error,
     },
     #[error("state directory {} is in use by another unseen process; give each process its own `state.dir`", .0.display())]
@@ -187,13 +187,13 @@ pub enum Error {
     #[error("state directory {}: {what}", .dir.display())]
     Corrupt {
         dir: PathBuf,
-        /// The problem, and where the corrupt data is.
+        /// Description of the damage and its location.
         what: String,
     },
     #[error("state directory {}: the store was moved aside or deleted, so the stored keys of {id} are lost; the worker restores the partition", .dir.display())]
     Lost {
         dir: PathBuf,
-        /// The state whose keys are lost.
+        /// The partition whose stored keys are lost. Its state must be restored.
         id: PartitionId,
     },
     #[error("another worker thread of this process now owns {0}, so this thread did not write a checkpoint")]
@@ -202,7 +202,7 @@ pub enum Error {
     #[error("state directory {}: {message}", .dir.display())]
     Store {
         dir: PathBuf,
-        /// RocksDB's error message, or a description of the problem.
+        /// RocksDB's error message, or a description if RocksDB is not the cause.
         message: String,
     },
 }

@@ -6,9 +6,9 @@
 use super::draft;
 use rocksdb::{Cache, DBCompressionType, Options};
 
-/// The size of a write buffer in bytes. At most two write buffers are in memory.
+/// At most two write buffers are in memory.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
-/// The size of the block cache in bytes. The cache is for fingerprint lookups.
+/// Fingerprint lookups use the block cache.
 const BLOCK_CACHE_BYTES: usize = 64 << 20;
 
 pub(super) fn options() -> Options {

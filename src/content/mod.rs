@@ -12,21 +12,20 @@ use crate::values::cut;
 use std::collections::{HashMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Maximum number of keys whose content is stored.
 const KEYS_MAX: usize = 1 << 13;
 /// Assumed number of keys in a window, if the number is not configured.
 const KEYS_UNKNOWN: u64 = 1_000_000;
-/// Maximum number of fields of a record that are stored individually. All further fields are stored as one hash.
+/// All further fields of a record are stored as one hash.
 const FIELDS_MAX: usize = 32;
-/// Maximum depth of a field. An object at this depth is a single field.
+/// An object at this depth is a single field.
 pub(crate) const DEPTH_MAX: usize = 4;
 /// Maximum number of records examined per minute before the sample is halved.
 const EXAMINED_MAX: usize = 1 << 17;
-/// Number of bytes of a value that count as one additional record.
+/// This number of bytes of a value counts as one additional record.
 const EXAMINED_BYTES: usize = 1 << 12;
 /// Maximum of `halvings` when the sample is halved to save CPU time. The limit on keys can halve the sample further.
 const MAX_HALVINGS_FOR_CPU: u32 = 6;
-/// Maximum length of a field's name, in bytes. Longer names are cut.
+/// Longer names of fields are cut.
 const NAME_BYTES_MAX: usize = 128;
 /// Maximum number of fields with their own conflict counts.
 const NAMES_MAX: usize = 64;
@@ -37,7 +36,6 @@ const REST: &str = "the rest of the value";
 /// The reported name if the duplicate lacks a field, or if no other field is reported.
 const GONE: &str = "a field that is gone";
 
-/// The settings for comparing the content of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompareContent {
     /// JSON pointers of fields that are not compared, including everything in them.
@@ -121,7 +119,7 @@ impl Conflicts {
         self.fields.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
     }
 
-    /// Returns the number of conflicts divided by the number of compared duplicates, or 0 if no duplicates were compared.
+    /// The share of compared duplicates that conflict, or 0 if no duplicates were compared.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn share(&self) -> f64 {
@@ -129,7 +127,7 @@ impl Conflicts {
     }
 }
 
-/// A key in a partition. Each partition has its own state.
+/// Partitions have separate states, so the same key in two partitions is two different keys here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartitionKey {
     pub partition: i32,
@@ -207,9 +205,10 @@ pub struct ContentSample {
     halvings: u32,
     /// Minimum of `halvings`, because a larger sample would exceed the limit on keys.
     least_halvings: u32,
-    /// The `halvings` that make the planned number of keys fit into the sample. If more keys arrive, the oldest keys are dropped.
+    /// The value of `halvings` at which the planned number of keys fits into the sample. If more keys arrive, the oldest keys are dropped.
     most_halvings: u32,
-    /// Number of records examined since the current minute began or the sample was last halved. A large value counts as several records.
+    /// Number of records examined since the current minute began or the sample was last halved. A record with a large value counts as
+    /// several.
     examined: usize,
     /// Content by key. `None` for a forgotten key, which keeps its position in `order`.
     contents: HashMap<PartitionKey, Option<Content>>,
@@ -384,7 +383,7 @@ fn hash(bytes: &[u8]) -> u32 {
     (xxh3_64(bytes) >> 32) as u32
 }
 
-/// Formats the name of a field for display. Escapes control characters, because names come from records and could control a terminal.
+/// Escapes control characters, because names come from records and could control a terminal.
 pub(crate) fn shown(name: &str) -> String {
     let mut shown = String::with_capacity(name.len());
     for character in name.chars() {

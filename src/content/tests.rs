@@ -184,7 +184,6 @@ fn the_sampling_rate_adapts_to_the_record_rate() {
     // Emit all keys again. Most of them are not in the sample now, so the sample must not keep their old content.
     (0..1_000).for_each(|number| drop(take(&mut sample, number, Verdict::Unseen, "c")));
     sample.pass_minutes(1);
-    // One hundred records per second.
     for minute in 0..10_u64 {
         sample.pass_minutes(1);
         (0..6_000).for_each(|number| drop(take(&mut sample, number, Verdict::Duplicate, "c")));

@@ -121,7 +121,7 @@ impl Dedup {
         let late = self.rules.late != Late::Emit && self.is_late(time);
         let seen = if late { self.contains(fingerprint)? } else { self.check_and_insert(fingerprint)? };
         if seen {
-            // Late records do not count towards the measured error rate, because unseen late records are not inserted.
+            // Late records do not count toward the measured error rate, because unseen late records are not inserted.
             if !late {
                 self.watch(|watched, clock| watched.dropped(fingerprint, clock));
             }
@@ -245,8 +245,8 @@ impl Dedup {
     }
 
     /// True if the exact store also counts the keys of a slice for the filter: in a window by count with both an exact store and a filter.
-    /// If each counted its own keys, the counts would differ by the filter's false positives, and the filter would forget keys that the
-    /// exact store still has.
+    /// If the filter counted its own keys, its false positives would change the count, and it would forget keys that the exact store still
+    /// has.
     const fn is_led(&self) -> bool {
         self.exact.is_some() && self.filter.is_some() && self.rules.window.length_ms().is_none()
     }
@@ -439,8 +439,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the slice that new keys belong to. For a kind without slices, returns its [`Filter::expiry_clock`]. The clock never goes
-    /// back. `None` if the kind has slices, the window is by time, and no time is known yet.
+    /// Returns the slice that new keys are inserted into, or the [`Filter::expiry_clock`] of a kind without slices. The clock never goes
+    /// back. Returns `None` if the kind has slices, the window is by time, and no time is known yet.
     #[must_use]
     #[inline]
     pub fn clock(&self) -> Option<Slice> {

@@ -43,7 +43,8 @@ impl Rules {
         self.exact || self.filter.is_some_and(|spec| spec.kind().properties().keeps_window)
     }
 
-    /// True if a retraction deletes a key from a filter without an exact store, which can delete a different key's copy.
+    /// True if retractions delete keys from the filter, because there is no exact store. The filter may then delete a copy of a different
+    /// key.
     #[must_use]
     pub fn retracts_by_filter(&self) -> bool {
         !self.exact && self.filter.is_some_and(|spec| spec.kind().properties().can_retract)

@@ -38,14 +38,15 @@ impl Dedup {
         }
     }
 
-    /// Notes that a checkpoint may have stored the state, although the write is not confirmed yet.
+    /// Records that a checkpoint may have stored the state. From now on, deleting a key must also delete its stored copy.
     pub fn mark_stored(&mut self) {
         if let Some(exact) = &mut self.exact {
             exact.mark_stored();
         }
     }
 
-    /// Notes that a checkpoint has stored the state. The exact store removes its changes from memory, so lookups need an attached archive.
+    /// Records that a checkpoint has stored the state. The exact store removes its changes from memory, so lookups need an attached
+    /// archive.
     pub fn mark_clean(&mut self) {
         if let Some(filter) = &mut self.filter {
             filter.mark_clean();

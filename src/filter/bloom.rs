@@ -13,7 +13,7 @@ use crate::key::Fingerprint;
 pub(super) const BLOCK_BITS: u32 = 512;
 const BLOCK_BYTES: usize = 64;
 
-/// Bits per word of a block. A key sets zero, one, or two bits in a word.
+/// A key sets zero, one, or two bits in a word.
 pub(super) const WORD_BITS: u32 = 64;
 const WORDS: usize = (BLOCK_BITS / WORD_BITS) as usize;
 
@@ -95,7 +95,7 @@ fn scale(number: u64, many: u64) -> usize {
     ((u128::from(number) * u128::from(many)) >> 64) as usize
 }
 
-/// The bits that a key sets in its blocks. All filters with the same `k` and `blocks_per_key` have the same masks.
+/// The bits that a key sets in its blocks. A key has the same mask in all filters with the same `k` and `blocks_per_key`.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Mask([Bits; 2]);

@@ -21,7 +21,7 @@ pub struct ComparedContents {
 }
 
 impl ComparedContents {
-    /// Adds the counts of more records. Returns the warning if it applies for the first time.
+    /// Adds the counts of more records. Returns the warning when it applies for the first time.
     pub fn add(&self, ContentCounts { read, with_parts }: ContentCounts) -> Option<String> {
         // `with_parts` is added first. Otherwise, another thread could see records that were read, but none with parts, and warn for no
         // reason.
@@ -53,7 +53,6 @@ pub struct SharedContents {
 #[derive(Debug)]
 struct TimedSample {
     sample: ContentSample,
-    /// Start of the current minute.
     minute: Instant,
 }
 

@@ -46,13 +46,12 @@ pub struct Stats {
     pub rebuilding: AtomicU64,
     /// Time from the record timestamp to the commit, for a sample of the written records.
     pub latency: Histogram,
-    /// Time from the start of a transaction to its end.
     pub transaction_time: Histogram,
     pub checkpoint_time: Histogram,
     /// Time from the assignment of a partition until its state is restored.
     pub restore_time: Histogram,
-    /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds. While
-    /// there are no topics, and therefore no producers, answers to requests for the topics count instead.
+    /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds. While no
+    /// topic matches, the process has no producers, so answers to requests for the list of topics count instead.
     pub broker_contact: LastTime,
     /// Last time that each worker thread started a round of its loop or retried a request.
     pub rounds: Vec<LastTime>,
@@ -114,7 +113,6 @@ pub struct SpaceCounts {
     pub cross_partition_keys: AtomicU64,
 }
 
-/// Sums over all topics and key spaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Records with a verdict, without warm-up.
@@ -153,7 +151,6 @@ pub struct StateReport {
     pub estimated: f64,
     /// Observed false positives, or `None` if an exact store confirms every drop.
     pub observed: Option<Observed>,
-    /// Stream time: the latest record time that was not too far ahead of the clock.
     pub stream_time: Option<Timestamp>,
     /// Number of keys that the filter is sized for, or 0 without a filter.
     pub capacity: u64,
@@ -175,7 +172,6 @@ pub struct InputReport {
     pub partition: TopicPartition,
     pub space: SpaceId,
     pub state: InputState,
-    /// The next offset to process.
     pub position: Offset,
     /// The last known committed offset of the group.
     pub committed: Offset,
@@ -230,7 +226,6 @@ pub struct Histogram {
 }
 
 impl Default for Histogram {
-    /// Creates a histogram with [`BUCKETS`].
     fn default() -> Self {
         Self::new(&BUCKETS)
     }

@@ -19,7 +19,7 @@ const RECORDS_MIN: u64 = 5;
 /// unit.
 const PLAUSIBLE: std::ops::Range<Timestamp> = 946_684_800_000..4_102_444_800_000;
 
-const UNIT_ADVICE: &str = "make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit";
+const UNIT_ADVICE: &str = "make the producers write milliseconds since 1970, or, if the option `time` is set, correct its unit";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecentTimes {
@@ -84,7 +84,6 @@ pub fn wrong_unit(time: Timestamp) -> Option<&'static str> {
     }
 }
 
-/// Returns the likely cause of a record time that is ahead of the clock and what to do.
 #[must_use]
 pub fn likely_cause(time: Timestamp, now: Timestamp) -> String {
     if let Some(unit) = wrong_unit(time) {
@@ -128,7 +127,6 @@ impl TimeWatch {
 }
 
 impl TopicCounts {
-    /// Returns the warning from the last check of the topic's record times.
     #[must_use]
     pub fn time_warning(&self) -> Option<String> {
         self.time_watch().warning.clone()
@@ -172,7 +170,8 @@ impl Stats {
         read.filter_map(|report| inputs.get(&report.partition.topic).copied()).collect()
     }
 
-    /// Returns the latest stream time of each space. An input may have several entries, each with its own space and event time.
+    /// Returns the latest stream time of each key space. An input has no single stream time, because its rules can have different key
+    /// spaces.
     fn stream_times<'c>(&self, config: &'c Config) -> BTreeMap<&'c str, Option<Timestamp>> {
         let (spaces, mut times) = (config.spaces(), BTreeMap::new());
         for report in self.lock().values().flat_map(|report| &report.states) {
@@ -328,7 +327,7 @@ mod tests {
         assert_eq!(
             warning(6, NOW * 1000, NOW).as_deref(),
             Some(
-                "6 of the last 10 records are more than 5m ahead of this machine's clock; such records do not move the window, so keys may stay seen for too long and records that should be emitted are dropped as duplicates; times such as 1767268800000000 look like microseconds: make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit"
+                "6 of the last 10 records are more than 5m ahead of this machine's clock; such records do not move the window, so keys may stay seen for too long and records that should be emitted are dropped as duplicates; times such as 1767268800000000 look like microseconds: make the producers write milliseconds since 1970, or, if the option `time` is set, correct its unit"
             )
         );
         for (time, text) in [

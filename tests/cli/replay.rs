@@ -87,7 +87,7 @@ fn replay_warns_about_times_that_do_not_move_the_window() {
     let micros = warning(|ms| ms * 1000, &[]);
     assert!(micros.starts_with("20 of the last 20 records are more than 5m ahead of the time when they were read"), "{micros}");
     assert!(
-        micros.ends_with("times such as 1767269940000000 look like microseconds: make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit"),
+        micros.ends_with("times such as 1767269940000000 look like microseconds: make the producers write milliseconds since 1970, or, if the option `time` is set, correct its unit"),
         "{micros}"
     );
     let seconds = warning(|ms| ms / 1000, &["-q"]);

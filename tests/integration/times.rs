@@ -141,7 +141,7 @@ fn times_in_microseconds_are_reported_until_they_stop() {
     produce(broker(), &input, (0..180).map(|minute| record(minute % 60, (1_767_268_800_000 + i64::from(minute) * 60_000) * 1000)));
     let (code, _, warnings) = setup.check_with("a", &[]);
     let sentence =
-        "look like microseconds: make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit";
+        "look like microseconds: make the producers write milliseconds since 1970, or, if the option `time` is set, correct its unit";
     assert!(code == Some(0) && warnings.contains("warning: topics[0].input: ") && warnings.contains(sentence), "{warnings}");
 
     let mut worker = setup.start("a");

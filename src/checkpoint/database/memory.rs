@@ -4,7 +4,6 @@ use super::{DatabaseError, Entry};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A change in a draft. The changes of a draft are applied in order.
 #[derive(Debug)]
 pub(in crate::checkpoint) enum Change {
     Put(Vec<u8>, Vec<u8>),
@@ -29,7 +28,7 @@ struct Directory {
     is_full: bool,
 }
 
-/// An open database on a disk. Like RocksDB, it can still read its open files after the directory is deleted.
+/// An open database. Like RocksDB, it stays readable after its directory is deleted.
 #[derive(Debug)]
 pub(in crate::checkpoint) struct Handle {
     disk: MemoryDisk,
@@ -50,7 +49,6 @@ impl MemoryDisk {
         self.lock().is_full = is_full;
     }
 
-    /// Deletes everything on the disk, even while a process uses the disk.
     pub fn delete(&self) {
         let mut directory = self.lock();
         (directory.checkpoints, directory.instance) = (None, None);
@@ -99,13 +97,13 @@ impl MemoryDisk {
         Ok(Handle { disk: self.clone(), entries })
     }
 
-    /// Returns the number of the current `checkpoints` directory. A directory that replaces it gets a new number. `None` if the directory
-    /// does not exist.
+    /// The number of the current `checkpoints` directory, or `None` if the directory does not exist. A directory that replaces it gets a
+    /// new number.
     pub(in crate::checkpoint) fn number(&self) -> Option<u64> {
         self.lock().checkpoints.as_ref().map(|(number, _)| *number)
     }
 
-    /// Removes the checkpoints, as a quarantine does. Returns false if they are already gone.
+    /// Returns false if the checkpoints are already gone.
     pub(in crate::checkpoint) fn move_aside(&self) -> bool {
         self.lock().checkpoints.take().is_some()
     }
@@ -114,7 +112,6 @@ impl MemoryDisk {
         self.lock().instance.clone()
     }
 
-    /// Returns an instance id that no other directory has.
     pub(in crate::checkpoint) fn new_instance(&self) -> String {
         let Directory { disk, created, .. } = &*self.lock();
         format!("{disk:08x}{created:08x}")

@@ -52,7 +52,7 @@ impl Database {
         }
     }
 
-    /// Looks up a stored fingerprint. Returns its content, 0 if contents are not stored, or `None` if the fingerprint is not stored.
+    /// Returns the content of a stored fingerprint, 0 if contents are not stored, or `None` if the fingerprint is not stored.
     pub(super) fn content(&self, key: &[u8]) -> Result<Option<u64>, DatabaseError> {
         let invalid = || DatabaseError { message: "Corruption: a fingerprint has invalid content".to_owned(), is_corruption: true };
         match self {
@@ -97,8 +97,8 @@ impl Database {
         }
     }
 
-    /// Deletes the files that lie completely within these ranges. First syncs earlier writes. Otherwise, a power failure could undo the
-    /// write that made these files obsolete after the files themselves are gone.
+    /// Deletes the files that lie completely within these ranges. Syncs earlier writes first, because a power failure must not undo the
+    /// write that made these files obsolete.
     pub(super) fn drop_files(&self, ranges: &[&(Vec<u8>, Vec<u8>)]) -> Result<(), DatabaseError> {
         match self {
             Self::RocksDb(_) if ranges.is_empty() => Ok(()),

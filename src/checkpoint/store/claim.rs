@@ -1,7 +1,7 @@
 //! Claims of workers on checkpoints.
 //!
-//! Orders the claims. The workers of a process share one store, and a worker that has lost a partition may not know about the loss yet.
-//! Such a worker must never replace the next owner's checkpoint or mix its own pages into that checkpoint.
+//! The workers of a process share one store, and a worker that has lost a partition may not know about the loss yet. Such a worker must
+//! never replace the next owner's checkpoint or mix its own pages into that checkpoint.
 
 use super::Store;
 use crate::checkpoint::PartitionId;
@@ -29,7 +29,6 @@ impl Store {
         Claim { id: id.clone(), number: *number }
     }
 
-    /// Returns the claims, which cannot change as long as the guard exists.
     pub(super) fn claims(&self) -> MutexGuard<'_, Claims> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }

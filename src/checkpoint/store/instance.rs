@@ -41,7 +41,7 @@ impl Store {
     }
 
     pub(super) fn write_instance_id(&self, id: &str) -> Result<(), Error> {
-        // Write the file under another name and rename it, because a crash could otherwise leave an incomplete id.
+        // A crash during a direct write could leave an incomplete id, so write another file and rename it.
         let draft = self.dir.join("instance.new");
         let written = fs::write(&draft, id).and_then(|()| fs::rename(&draft, self.dir.join("instance")));
         written.map_err(|error| Error::Io { dir: self.dir.clone(), error })

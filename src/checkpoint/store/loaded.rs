@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub enum Loaded {
     Nothing,
-    /// The checkpoint was written with other settings.
     Foreign {
         /// The difference, such as `its window is X, but the configured window is Y`.
         difference: String,

@@ -31,11 +31,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::{fs, io};
 
-/// The format version. A directory with another version is rejected.
 const FORMAT: &str = "7";
 const FORMAT_KEY: &[u8] = b"format";
 
-/// The maximum size, in bytes, of a checkpoint that is assembled in memory. Larger checkpoints are assembled in files.
+/// Larger checkpoints are assembled in files.
 const BATCH_BYTES: u64 = 8 << 20;
 /// The estimated size in bytes of a changed fingerprint in a batch, including the id of its partition.
 const CHANGE_BYTES: u64 = 64;
@@ -49,7 +48,6 @@ pub struct Store {
     /// The number of checkpoints that were assembled in files.
     drafts: AtomicU64,
     batch_bytes: u64,
-    /// The instance id, after it was first read or created.
     instance: OnceLock<String>,
     #[cfg(feature = "faults")]
     memory: Option<MemoryDisk>,
@@ -67,8 +65,8 @@ struct Opened {
     place: Option<(u64, u64)>,
 }
 
-/// Proof that a partition's state was stored in a certain epoch of the store (the number of quarantines). As long as the epoch is the same,
-/// the next checkpoint only has to write the changes.
+/// Proof that a partition's state was stored in this epoch of the store. Each quarantine starts a new epoch. Within an epoch, the next
+/// checkpoint only has to write the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     epoch: u64,
@@ -97,7 +95,6 @@ impl Store {
         Self { memory: Some(disk.clone()), batch_bytes: u64::MAX, ..Self::new(Path::new("memory")) }.with_db()
     }
 
-    /// Opens the database. Quarantines a corrupt database and opens an empty one.
     fn with_db(self) -> Result<Self, Error> {
         let db = match self.open_db() {
             Err(Error::Corrupt { what, .. }) => {
@@ -148,7 +145,7 @@ impl Store {
         &self.dir
     }
 
-    /// Returns the device and inode of the `checkpoints` directory, to detect that it was replaced. Returns `None` if it does not exist.
+    /// The device and inode of the `checkpoints` directory, or `None` if it does not exist.
     fn place(&self) -> Option<(u64, u64)> {
         #[cfg(feature = "faults")]
         if let Some(disk) = &self.memory {
@@ -176,7 +173,6 @@ impl Store {
         self.with_format(db)
     }
 
-    /// Checks the format of a database. If the database is new, writes the format version.
     fn with_format(&self, db: Database) -> Result<Database, Error> {
         if !self.check_format(&db)? {
             db.put(FORMAT_KEY, FORMAT.as_bytes()).map_err(|error| self.error(&error))?;
@@ -278,12 +274,11 @@ impl Store {
         self.opened().epoch == saved.epoch
     }
 
-    /// Looks up a fingerprint in a stored generation. Returns its content, or `None` if the fingerprint is not stored. If the entry is
-    /// corrupt, quarantines the store. Restoring the partition from the same store would not help, because loading a checkpoint reads no
-    /// fingerprints and does not notice the corruption.
+    /// Returns the content of a fingerprint in a stored generation, 0 if contents are not stored, or `None` if the fingerprint is not
+    /// stored. Fails if the store was quarantined after `saved`.
     ///
-    /// # Errors
-    /// Returns an error if the fingerprint cannot be read, or if the store was quarantined since `saved`.
+    /// If the entry is corrupt, quarantines the store. Restoring the partition from the same store would not help, because loading a
+    /// checkpoint reads no fingerprints and does not notice the corruption.
     pub(super) fn stored_content(
         &self,
         id: &PartitionId,
@@ -308,10 +303,7 @@ impl Store {
         Err(failed)
     }
 
-    /// Calls `take` with the bytes of each stored page of a partition, in order. The bytes include the checksum.
-    ///
-    /// # Errors
-    /// Returns an error if a page cannot be read.
+    /// Calls `take` with each stored page of a partition, in order. The bytes include the checksum.
     pub(super) fn each_page(&self, id: &PartitionId, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         let open = self.opened();
         let Some(db) = &open.db else { return Ok(()) };
@@ -323,9 +315,6 @@ impl Store {
     }
 
     /// Calls `take` for each fingerprint of a generation. The content of the key, if stored, is part of the fingerprint.
-    ///
-    /// # Errors
-    /// Returns an error if a fingerprint cannot be read.
     pub(super) fn each_fingerprint(
         &self,
         id: &PartitionId,
@@ -386,7 +375,7 @@ impl Store {
         Error::Corrupt { dir: self.dir.clone(), what: format!("checkpoint of {id}: {what}") }
     }
 
-    /// Returns the metadata of all stored partitions, sorted by id.
+    /// Returns the metadata of all stored partitions.
     ///
     /// # Errors
     /// Returns an error if any metadata is corrupt or cannot be read.

@@ -60,7 +60,7 @@ impl Store {
             state.exact().map_or(Ok(()), |exact| put_fingerprints(draft, id, exact))?;
             draft.finish()
         };
-        // The draft is not in the store yet, so an error cannot have damaged the store.
+        // An error here does not set `failed`, because the draft is not in the store yet.
         put(&mut draft).map_err(|error: rocksdb::Error| store_error(error.to_string()))?;
         fault::step("checkpoint.write").map_err(store_error)?;
         let claims = self.claims();
@@ -103,7 +103,6 @@ impl Store {
         Ok((vec![all_pages(id)], vec![all_fingerprints(id)]))
     }
 
-    /// Creates a draft for a checkpoint of about this size in bytes.
     fn draft(&self, bytes: u64) -> Result<Draft, Error> {
         #[cfg(feature = "faults")]
         if self.memory.is_some() {

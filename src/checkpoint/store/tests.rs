@@ -193,7 +193,6 @@ fn a_power_failure_after_a_slice_has_expired_leaves_a_complete_checkpoint() {
     let Ok(Loaded::Usable { mut state, saved, .. }) = store.load(&id(), &settings(rules), rules) else { panic!("no checkpoint") };
     state.attach(Box::new(StoredFingerprints::new(Arc::clone(&store), id(), saved)));
     let mut kept = Kept { _dir: directory, store, state: *state, saved: Some(saved) };
-    // At time 500, the slice of the first key has left the window.
     kept.state.judge(Fingerprint(2 << 100), Some(500), i64::MAX).unwrap();
     kept.save(rules, 2);
 

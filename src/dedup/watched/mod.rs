@@ -1,24 +1,24 @@
 //! Measures the error rate of a filter.
 //!
-//! Keeps the watched keys: an exact sample of the keys that were emitted and are not forgotten yet. Fingerprints determine which keys
-//! belong to the sample, so every group member, restart, and replay watches the same keys. If a key of the sample is dropped although it is
-//! not among the watched keys, the drop is a false positive. This module never changes a verdict.
+//! Keeps the watched keys: an exact sample of the keys that were emitted and are not forgotten yet. Fingerprints determine which keys are
+//! in the sample, so every group member, restart, and replay watches the same keys. If a key of the sample is dropped although it is not
+//! among the watched keys, the drop is a false positive. This module never changes a verdict.
 
 use crate::filter::Slice;
 use crate::key::Fingerprint;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// The planned maximum number of watched keys of a small filter at capacity. If a filter remembers fewer keys, all of them are watched.
+/// Planned maximum number of watched keys for a small filter. If a filter remembers fewer keys at capacity, all keys are watched.
 const KEYS_MIN: u64 = 1 << 10;
-/// The planned maximum number of watched keys of a large filter at capacity. A watched key uses 33 bytes of a hash table that may be half
-/// empty.
+/// Planned maximum number of watched keys for a large filter. A watched key uses 33 bytes of a hash table that may be half empty.
 const KEYS_MAX: u64 = 1 << 14;
-/// The ratio of all keys to sampled keys, for a filter that remembers between `KEYS_MIN * SHARE` and `KEYS_MAX * SHARE` keys at capacity.
+/// One in `SHARE` keys is watched, if the resulting number of keys is between `KEYS_MIN` and `KEYS_MAX`.
 const SHARE: u64 = 64;
-/// The maximum ratio of watched keys to their planned number. If an overfull filter exceeds the ratio, the sampled share of keys is halved.
+/// The number of watched keys may reach this multiple of the planned number. If an overfull filter exceeds that limit, the sampled share is
+/// halved.
 const OVERFULL: u64 = 4;
-/// The divisor of the maximum number of watched keys. If fewer keys than the quotient are watched, a halved share is doubled again.
+/// If fewer than 1/`SPARSE` of the maximum number of keys are watched, a halved share is doubled again.
 const SPARSE: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +72,9 @@ impl Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StoredWatchedKeys", into = "StoredWatchedKeys")]
 pub struct WatchedKeys {
-    /// The number of times that the share of counted keys was halved: one key in 2^`halvings` counts towards the measured rate.
+    /// One key in 2^`halvings` counts toward the measured rate.
     halvings: u32,
-    /// The minimum of `halvings` after a burst.
+    /// The planned `halvings`. After a burst, `halvings` returns to this value.
     least: u32,
     /// Set while the share is being doubled: the clock when the sample started to watch twice the share. The additional keys count only
     /// after all keys that were emitted before that clock have expired, because the sample lacks some of the earlier keys.
@@ -97,15 +97,15 @@ impl WatchedKeys {
         Self { halvings, least: halvings, doubled: None, keys_max, lifetime, clock: None, keys, observed }
     }
 
-    /// Returns the name of a key, a hash of its fingerprint, if the key belongs to the sample. The key belongs to the sample if its name
-    /// has enough leading zeros, so halving the share keeps a subset of the keys. The name mixes the bits of the fingerprint, so the
-    /// selection does not depend on the bits that a filter uses.
+    /// Returns the name of a key, which is a hash of its fingerprint, or `None` if the key is not in the sample. A key is in the sample if
+    /// its name has enough leading zeros. So if the share is halved, the new sample is a subset of the old sample. The name mixes the bits
+    /// of the fingerprint, so the selection does not depend on the bits that a filter uses.
     fn name(&self, fingerprint: Fingerprint) -> Option<u64> {
         let name = (fingerprint.low() ^ fingerprint.high().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (name.leading_zeros() >= self.halvings - u32::from(self.doubled.is_some())).then_some(name)
     }
 
-    /// True if a key of the sample also counts towards the measured rate. While the share is being doubled, half of the sample does not
+    /// True if a key of the sample also counts toward the measured rate. While the share is being doubled, half of the sample does not
     /// count.
     const fn counts(&self, name: u64) -> bool {
         name.leading_zeros() >= self.halvings
@@ -115,7 +115,7 @@ impl WatchedKeys {
     fn advance(&mut self, clock: Option<Slice>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
-            // Keys inserted before any time was known belong to the first known time.
+            // Keys that were inserted before any time was known expire as if they were inserted at the first known time.
             self.keys.values_mut().for_each(|watched| watched.clock = clock);
             self.observed = self.observed.iter().map(|(_, &observed)| (now, observed)).collect();
         }
@@ -145,7 +145,7 @@ impl WatchedKeys {
     pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
-        // If the sample contains the key as emitted, the key was not unseen: the filter forgot it too early.
+        // If the sample already has the key as emitted, the filter forgot the key too early. The key was not unseen, so it does not count.
         if self.counts(name) && self.keys.get(&name).is_none_or(|watched| watched.wrong) {
             self.count(0);
         }
@@ -160,8 +160,8 @@ impl WatchedKeys {
         }
     }
 
-    /// Notes that a key is inserted from a changelog or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key that
-    /// the sample lacks was emitted before the start of a trimmed changelog and is watched from now on.
+    /// Watches a key that a changelog inserts or a duplicate renews. Ignores the renewal of a key that was dropped wrongly. If the sample
+    /// lacks a renewed key, the key was emitted before the start of a trimmed changelog and is watched from now on.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
@@ -177,7 +177,7 @@ impl WatchedKeys {
         }
     }
 
-    /// Watches a key. If there are then too many keys, halves the sampled share and forgets the keys that no longer belong to the sample.
+    /// Watches a key. If there are then too many keys, halves the sampled share and forgets the keys that are no longer in the sample.
     fn watch(&mut self, name: u64, watched: WatchedKey) {
         self.keys.insert(name, watched);
         if self.keys.len() as u64 > self.keys_max {
@@ -191,7 +191,7 @@ impl WatchedKeys {
         self.observed.entry(self.clock.unwrap_or_default()).or_default().add(Observed { checked: 1, wrong });
     }
 
-    /// Returns the sum of the observations since the oldest clock whose keys are still remembered. `clock` is the current clock.
+    /// Returns the observations of the last `lifetime` ticks. `clock` is the current clock. If it is `None`, returns all observations.
     #[must_use]
     pub fn observed(&self, clock: Option<Slice>) -> Observed {
         let mut all = Observed::default();
@@ -205,7 +205,7 @@ impl WatchedKeys {
     }
 }
 
-/// The stored form of watched keys. For each clock, the names of its keys are one text, with 16 hexadecimal digits per name.
+/// The stored form of watched keys. Each clock has one text with the names of its keys, 16 hexadecimal digits per name.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredWatchedKeys {

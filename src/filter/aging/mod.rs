@@ -72,7 +72,7 @@ pub struct Aging {
     sizing: Sizing,
     /// `None` before the first time is known.
     slice: Option<Slice>,
-    /// Generations, oldest first. If the last one belongs to the current slice, it is open: keys are inserted into it.
+    /// Generations, oldest first. If the last generation is for the current slice, it is open: keys are inserted into it.
     generations: Vec<Generation>,
     /// True if `max_memory` allows no further layer in the current slice. Reset when the next slice starts.
     saturated: bool,
@@ -105,7 +105,7 @@ impl Aging {
         }
     }
 
-    /// Returns the current slice. Before any time is known, this is slice 0, and [`Aging::rotate`] later renumbers the generation.
+    /// Returns slice 0 before any time is known. [`Aging::rotate`] later renumbers the generation.
     fn current(&self) -> Slice {
         self.slice.unwrap_or_default()
     }
@@ -162,8 +162,8 @@ impl Aging {
     /// Starts `slice` and drops generations that have left the window. The first insertion opens the generation of `slice`.
     fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
-            // Keys inserted before any time was known belong to the slice of the first known time. A page's id contains its slice, so all
-            // stored copies now have the wrong id.
+            // Move keys that were inserted before any time was known to the slice of the first known time. A page's id contains its slice,
+            // so all stored pages now have the wrong id.
             self.generations.iter_mut().for_each(|generation| generation.slice = slice);
             self.mark_stale();
         }
@@ -247,7 +247,8 @@ impl Aging {
     }
 
     /// True if `max_memory` allows the generation that is open or about to open to use `bytes` more bytes. If generations cannot be
-    /// evicted, also reserves at least the configured size for every other generation of the window, including those that do not exist yet.
+    /// evicted, also reserves at least the configured size for every other generation of the window, including generations that do not
+    /// exist yet.
     fn fits(&self, bytes: u64) -> bool {
         let Some(most) = self.sizing.growth.max_bytes else { return true };
         let first = self.sizing.layout.bytes();

@@ -7,8 +7,8 @@
 //! never reports an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an absent key may remove
 //! a different key.
 //!
-//! There are `slices + 1` tags, one per generation. Before a slice starts, a pass over the table removes every key whose tag is about to
-//! be reused, no matter how far time has jumped. A tag therefore always stands for exactly one slice of the window.
+//! There are `slices + 1` tags, one per generation. Before a slice starts, a pass over the table removes every key whose tag is about to be
+//! reused, no matter how far time has jumped. So all keys with the same tag are always from the same slice of the window.
 
 mod sizing;
 mod table;
@@ -37,7 +37,7 @@ const NAMES_MAX: u64 = 1 << 48;
 struct Layer {
     /// Number that identifies the layer in the ids of its pages. A filter never reuses a name, not even the name of a dropped layer.
     name: u64,
-    /// Position in the chain, starting at 0. [`Sizing::layout`] computes the layout from it.
+    /// Position in the chain, starting at 0. [`Sizing::layout`] computes the layout from the position.
     depth: u32,
     /// True if the layer was created for a different sizing. It then accepts no more keys.
     retired: bool,
@@ -87,14 +87,14 @@ impl Cuckoo {
         })
     }
 
-    /// Returns the oldest copy of a key, which expires first and is the copy to renew. If the copy belongs to a different key with the same
+    /// Returns the copy of a key that expires first. A renewal updates this copy. If the copy belongs to a different key with the same
     /// fingerprint, the different key is remembered longer than necessary, never shorter.
     fn oldest(&self, fingerprint: Fingerprint) -> Option<Copy> {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
 
-    /// True if the key has the maximum number of copies: eight in total, or one in every slot of the key's buckets in some layer. Another
-    /// insertion then renews a copy.
+    /// True if the key has the maximum number of copies: eight in total, or one in every slot of the key's buckets in some layer. The next
+    /// insertion then renews a copy instead of adding one.
     fn is_saturated(&self, fingerprint: Fingerprint) -> bool {
         let full = |layer: &Layer| {
             let place = layer.table.place(fingerprint);
@@ -161,8 +161,7 @@ impl Cuckoo {
     /// Starts a slice and removes keys that have left the window. Empty layers are dropped, except the first, which would be needed again
     /// immediately.
     fn rotate(&mut self, slice: Slice) {
-        // Keys inserted before any time was known belong to the slice of the first known time. Their tag stands for that slice from now
-        // on.
+        // If no time was known before, the keys inserted so far become keys of this slice. Their tag stays the same.
         let passed = self.slice.map_or(0, |current| slice.abs_diff(current));
         self.slice = Some(slice);
         if passed == 0 {
@@ -212,7 +211,7 @@ impl Cuckoo {
     }
 }
 
-/// Returns the id of a page. Pages are stored under the name of their layer, and all slices share them.
+/// Pages are stored under the name of their layer, because all slices share the layer.
 fn page_id(layer: &Layer, page: usize) -> PageId {
     PageId { slice: Slice::FIRST, layer: usize::try_from(layer.name).unwrap_or(usize::MAX), page }
 }
@@ -280,8 +279,7 @@ impl Filter for Cuckoo {
         let bits = |copy: &Copy| self.layers[copy.layer].table.layout().fingerprint_bits;
         let (copy, oldest) = (self.copies(fingerprint).max_by_key(|copy| (bits(copy), copy.age)), self.oldest(fingerprint));
         if let (Some(copy), Some(oldest)) = (&copy, &oldest) {
-            // The oldest copy gets the age of the removed copy, so the remaining copies have the same ages as if the oldest copy had been
-            // removed.
+            // The oldest copy gets the age of the removed copy.
             let tag = (self.tag + self.tags() - copy.age) % self.tags();
             self.layers[oldest.layer].table.tag(oldest.slot, tag);
             self.layers[copy.layer].table.clear(copy.slot);

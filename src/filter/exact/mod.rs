@@ -6,9 +6,9 @@
 //! reports a key as unseen that was inserted within the window and not deleted. The only exceptions are collisions of two 128-bit hashes
 //! and, in a store with contents, of the low halves of two fingerprints.
 //!
-//! A store with contents (`emit = "on_change"`) also keeps the last content of each key. The low half of a fingerprint identifies the
-//! entry of its key, and the high half is the content ([`Fingerprint::with_content`]). An insertion replaces the content. If several
-//! generations have an entry, only the newest of them counts, so old entries need not be deleted.
+//! A store with contents (`emit = "on_change"`) also keeps the last content of each key. The low half of a fingerprint identifies the entry
+//! of its key, and the high half is the content ([`Fingerprint::with_content`]). An insertion replaces the content. If several generations
+//! have an entry for a key, only the entry in the newest generation counts, so an insertion need not delete older entries.
 
 use super::{CapacityError, MetadataError, Slice, Window};
 use crate::key::Fingerprint;
@@ -89,7 +89,7 @@ pub struct Exact {
     /// Mask of the fingerprint bits that identify an entry. The other bits are the content.
     entry_bits: u128,
     slice: Option<Slice>,
-    /// Generations, oldest first. If the last one belongs to the current slice, it is open: keys are inserted into it.
+    /// Generations, oldest first. If the last generation is for the current slice, it is open: keys are inserted into it.
     generations: VecDeque<Generation>,
     next_id: GenerationId,
     unsaved: u64,
@@ -202,7 +202,7 @@ impl Exact {
         Ok(!there)
     }
 
-    /// Deletes a key, regardless of its content. Returns true if it was present.
+    /// Deletes a key, regardless of its content. Returns true if the key was present.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read. The state is then unchanged.
@@ -240,7 +240,7 @@ impl Exact {
 
     fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
-            // Keys inserted before any time was known belong to the slice of the first known time.
+            // Move keys that were inserted before any time was known to the slice of the first known time.
             self.generations.iter_mut().for_each(|generation| generation.slice = slice);
         }
         self.slice = Some(slice);

@@ -41,8 +41,8 @@ pub struct Stable {
     cells: Option<Cells>,
 }
 
-/// Returns the numbers of a key's K cells. They come from a linear congruential generator. The low half of the fingerprint is its initial
-/// state, and the high half is its increment.
+/// Returns the numbers of a key's K cells, from a linear congruential generator. The generator starts at the low half of the fingerprint,
+/// and its increment is the high half, made odd.
 fn places(fingerprint: Fingerprint, layout: CellLayout) -> impl Iterator<Item = u64> {
     let (mut hash, increment) = (fingerprint.low(), fingerprint.high() | 1);
     (0..layout.k).map(move |_| {

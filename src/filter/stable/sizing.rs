@@ -195,7 +195,7 @@ pub struct Sizing {
 }
 
 impl Sizing {
-    /// Sizes a filter of `bytes`, at least 64 and at most 256 GiB, for a false-positive rate of at most `rate`, in (0, 1).
+    /// Sizes a filter for a false-positive rate of at most `rate`, in (0, 1). `bytes` is limited to the range from 64 bytes to 256 GiB.
     ///
     /// Of all combinations of bits per cell and cells per key, selects the combination with the longest [`Sizing::lifetime`]. P is computed
     /// by the paper's formula and rounded up. If no combination meets the rate with this memory, the filter exceeds the rate. See

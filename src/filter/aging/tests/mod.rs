@@ -36,7 +36,6 @@ fn metadata(filter: &Aging) -> Metadata {
     metadata
 }
 
-/// All pages of a filter that have to be stored.
 fn dirty(filter: &Aging) -> Vec<(PageId, Vec<u8>)> {
     let page = |id| {
         let mut bytes = Vec::new();

@@ -3,7 +3,6 @@
 use super::*;
 use crate::filter::Prediction;
 
-/// Counts how many of `asked` absent keys, spread over several filters, are reported as seen.
 fn absent_keys_seen(slices: u32, capacity: u64, rate: f64, overfull: u64, asked: u64) -> u64 {
     const FILTERS: u64 = 8;
     let window = Window::Time { slice_ms: 1, slices };
