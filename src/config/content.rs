@@ -1,4 +1,4 @@
-//! Options that compare the content of records: which records of a key are emitted, and the detection of key conflicts.
+//! Options that compare the content of records: `emit`, which selects the records of a key to emit, and `key_conflicts`.
 
 use super::error::Diagnostics;
 use super::key;

@@ -100,7 +100,7 @@ const ALIASES: [(&str, &str); 12] = [
 /// librdkafka accepts properties of topics with or without this prefix.
 const OF_TOPICS: &str = "topic.";
 
-/// Returns the primary name of a property if `name` is an alias, or else `name`.
+/// Returns the primary name of a property. `name` can be an alias or the primary name.
 pub(crate) fn first_name(name: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, first)| first)
 }

@@ -1,4 +1,4 @@
-//! Record formats: extracts fields from the bytes of record keys and values or visits everything in them.
+//! Record formats. Finds fields in the bytes of record keys and values, or visits everything in them.
 //!
 //! Resolves JSON pointers in each format and decides which values of different formats are equal. This module never fetches a schema and
 //! never depends on keys. It rejects every record that is recognizably truncated.
@@ -274,7 +274,7 @@ pub enum Container {
     Array,
 }
 
-/// Receives everything in a record. The members of an object are in the order of the record, except in Protobuf.
+/// Receives everything in a record. The members of an object arrive in the order of the record, except in Protobuf.
 pub trait Visit {
     /// Receives a value that is not a container. Strings are already unescaped.
     fn scalar(&mut self, value: Scalar<'_>);
@@ -291,7 +291,6 @@ pub trait Extract {
     /// Finds the values at the extractor's places and stores each value in the slot of its place. The caller sets all slots to `None`
     /// before the call. Slots of missing values stay `None`. Also validates the rest of the text, except for the UTF-8 of other strings and
     /// for parts that are skipped by their length.
-    /// are skipped by their length.
     ///
     /// # Errors
     /// Returns [`Unreadable`] if the text is not in the extractor's format.

@@ -91,7 +91,7 @@ impl Pattern {
         Self { text, regex, topic }
     }
 
-    /// Returns the settings of the entry. Its names contain the placeholder `{input}`.
+    /// Returns the settings of the entry. Its names can contain the placeholder `{input}`.
     #[must_use]
     pub const fn entry(&self) -> &Topic {
         &self.topic

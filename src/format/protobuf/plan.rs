@@ -54,7 +54,7 @@ impl Table {
         Self { fields, present, dense: dense.into(), sparse: sparse.into(), defaults: defaults.into() }
     }
 
-    /// True if `field` may return a field for this number. A false answer is always correct.
+    /// True if [`Self::field`] may return a field for this number. If false, no field has this number.
     #[inline]
     pub(super) fn matters(&self, number: u32) -> bool {
         if number < DENSE_MAX { self.present >> number & 1 == 1 } else { !self.sparse.is_empty() }
