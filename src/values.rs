@@ -1,13 +1,12 @@
 //! Counts records and duplicates by a value in the records, for example a tenant name.
 //!
-//! Keeps the location of the value in a record, the counts of each frequent value, and the counts of all other records. Never grows beyond
-//! its bounds, decreases a count, or drops a frequent value, because each frequent value is a metrics series for the lifetime of the
-//! process.
+//! The number of values with their own counts is limited, because each of these values is a metrics series until the process ends. For the
+//! same reason, a count never decreases, and a value keeps its own counts once it has them.
 //!
-//! A value is named if significantly more than one in [`SHARE`] records have it. Only named values get counts of their own. The Misra-Gries
+//! A value is named if significantly more than one in [`SHARE`] records have it. Only named values have their own counts. The Misra-Gries
 //! algorithm ("Finding repeated elements", Science of Computer Programming 2, 1982) estimates how often a value occurs. With `n` counters,
-//! an estimate is never too high, and too low by at most one `n`th of the records. When only a few of the [`NAMED_MAX`] names are left, a
-//! value must be more frequent to be named.
+//! an estimate is never too high, and it is too low by at most one `n`th of the records. When only a few of the [`NAMED_MAX`] names are
+//! left, a value must be more frequent to be named.
 
 use crate::format::{RecordFormat, Schemas};
 use crate::key::{Field, ValueReader};
@@ -20,9 +19,9 @@ pub const SHARE: u64 = 256;
 const SHARE_OF_LAST: u64 = 16;
 /// The minimum number of records with a value before the value is named. With fewer records, some values would be named by chance.
 const LEAST: u64 = 16;
-/// The maximum number of counters for values that are not named yet.
+/// The maximum number of Misra-Gries counters, each for a value that is not named yet.
 const CANDIDATES_MAX: usize = 1024;
-/// The maximum length of a value in bytes. Longer values are truncated.
+/// Longer values are truncated to this number of bytes.
 const BYTES_MAX: usize = 64;
 
 /// The location of the counted value in a record.
@@ -35,8 +34,8 @@ pub enum CountBy {
 }
 
 impl CountBy {
-    /// Returns the counted value of a record. Returns `None` if the record has no text or number at this location. Also returns `None` if
-    /// the record cannot be decoded, for example because its schema is not known yet.
+    /// Returns the counted value of a record. Returns `None` if the record has no text or number at this location, or if the record cannot
+    /// be decoded, for example because its schema is not known yet.
     #[must_use]
     pub fn text<'a>(
         &self,
@@ -120,8 +119,8 @@ impl ValueCounts {
         }
     }
 
-    /// Returns the named values with their counts since they were named. The value with the most records comes first. `None`, with the
-    /// counts of all other records, comes last.
+    /// Returns the named values with their counts since they were named, the value with the most records first. The last entry is `None`,
+    /// with the counts of all other records.
     #[must_use]
     pub fn read(&self) -> Vec<(Option<String>, Counted)> {
         let mut all: Vec<_> = self.named.iter().map(|(value, counted)| (Some(value.clone()), *counted)).collect();
@@ -131,8 +130,7 @@ impl ValueCounts {
     }
 }
 
-/// Adds up the counts of two lists by value. In the result, the value with the most records comes first, and `None` (all other records)
-/// last.
+/// Adds up two results of [`ValueCounts::read`]. The value with the most records comes first, and `None` comes last.
 #[must_use]
 pub fn sum(mut all: Vec<(Option<String>, Counted)>, others: Vec<(Option<String>, Counted)>) -> Vec<(Option<String>, Counted)> {
     for (value, Counted { records, duplicates }) in others {
@@ -175,7 +173,7 @@ mod tests {
         assert_eq!(all.iter().map(|(value, _)| value.as_deref()).collect::<Vec<_>>(), [Some("often"), Some("seldom"), None]);
         let [often, seldom, rest] = [0, 1, 2].map(|place: usize| all[place].1);
         assert_eq!(often, Counted { records: 60_000 - LEAST, duplicates: 30_000 - LEAST / 2 });
-        // `rest` contains only the few records with "seldom" that came before "seldom" was named.
+        // The records before "seldom" was named are in `rest`. There are only a few of them.
         assert!(seldom.records == seldom.duplicates && seldom.records > 970, "{seldom:?}");
         assert_eq!(often.records + seldom.records + rest.records, 100_000);
         assert!(rest.records > strangers && counts.candidates.len() <= CANDIDATES_MAX);
@@ -185,7 +183,6 @@ mod tests {
     fn names_are_few_and_stay() {
         let mut counts = ValueCounts::default();
         for number in 0..200_000_u64 {
-            // A hundred values occur one after the other, each in 2,000 records.
             counts.add(Some(&format!("{}", number / 2_000)), false);
         }
         let names: Vec<_> = counts.named.iter().map(|(value, _)| value.clone()).collect();

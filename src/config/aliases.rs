@@ -1,7 +1,7 @@
 //! Rejects YAML files whose aliases expand to too many values. An alias `*name` repeats the value that is marked with `&name`.
 //!
-//! A few lines with aliases of aliases can expand to more values than fit into memory. This module therefore only counts the values and
-//! never builds them.
+//! A few lines with aliases of aliases can expand to more values than fit into memory. This module only counts the values and never builds
+//! them.
 
 use std::collections::BTreeMap;
 use yaml_rust2::parser::{Event, MarkedEventReceiver, Parser};
@@ -27,7 +27,7 @@ struct Counter {
     values: u64,
     /// Number of values inside each anchor (`&name`), by the parser's ID of the anchor.
     anchors: BTreeMap<usize, u64>,
-    /// The lists and tables that are still open, each with its anchor and with the number of values before it.
+    /// The lists and tables that have not ended yet, each with its anchor and the number of values before it.
     open: Vec<(usize, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Options that compare the content of records: which records of a key are emitted, and the detection of key conflicts.
+//! Options that compare the content of records: `emit`, which selects the records of a key to emit, and `key_conflicts`.
 
 use super::error::Diagnostics;
 use super::key;
@@ -10,8 +10,8 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 /// Resolves `emit`. Returns `None` if only the first record of a key is emitted. Otherwise, returns the parts to compare: a record is
-/// emitted if one of these parts has changed. `"on_change"` compares the whole value. An invalid value also resolves to the whole value, to
-/// keep later checks from reporting errors that follow from the first error.
+/// emitted if one of these parts has changed. `"on_change"` compares the whole value. An invalid option also returns the whole value, so
+/// that later checks do not report errors that only follow from the first error.
 pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let content = match raw {
         None => return None,
@@ -76,7 +76,7 @@ pub(super) fn emit_schema(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Resolves `key_conflicts`. `compares_all` is true if `emit` already compares all records of a key.
+/// Resolves `key_conflicts`. `compares_all` is true if `emit` is `on_change`, which already compares all records of a key.
 pub(super) fn key_conflicts(raw: Option<&Value>, compares_all: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
     let compare = compare(raw?).map_err(|message| diagnostics.add(path, message)).ok()??;
     if compares_all {

@@ -1,6 +1,4 @@
-//! The effective configuration: the values of all layers and the defaults of all other options.
-//!
-//! The effective configuration never contains a secret.
+//! The effective configuration: the values from all layers, and the defaults of the options that no layer sets. It never contains a secret.
 
 use super::load;
 use super::{Config, Diagnostics, Errors, schema, secrets};
@@ -9,7 +7,7 @@ use std::path::Path;
 
 impl Config {
     /// Returns the effective configuration as a tree of options: the values from the file, the environment, and the command line, and the
-    /// defaults of all other options. Secrets are hidden.
+    /// defaults of the options that none of them sets. Secrets are hidden.
     ///
     /// # Errors
     /// Returns the errors of [`Config::load`].

@@ -48,7 +48,6 @@ impl fmt::Display for Errors {
 
 impl std::error::Error for Errors {}
 
-/// Collects errors and the source of each value.
 #[derive(Debug)]
 pub(super) struct Diagnostics {
     file: String,

@@ -28,7 +28,7 @@ pub struct Filter {
     pub growth: Growth,
 }
 
-/// Sizes a filter by its memory. The result is cached, because the computation takes tens of milliseconds, and all worker threads need the
+/// Sizes a filter by its memory and caches the result, because the computation takes tens of milliseconds, and all worker threads need the
 /// same result.
 fn sized_by_memory(kind: Kind, window: Window, demand: &Demand) -> Option<Spec> {
     static SIZED: Mutex<Vec<(Kind, u64, u64, Spec)>> = Mutex::new(Vec::new());
@@ -43,9 +43,9 @@ fn sized_by_memory(kind: Kind, window: Window, demand: &Demand) -> Option<Spec> 
 }
 
 impl Filter {
-    /// Returns the filter of one partition, or `None` if the kind has no filter in memory. The topic's capacity is divided among
-    /// `partitions` partitions. With a window by count, each partition has the full capacity instead, because all keys of a window can be
-    /// in one partition.
+    /// Returns the filter of one partition, or `None` if this kind of filter has no part in memory. With a window by time, each of the
+    /// `partitions` partitions gets an equal share of the topic's capacity. With a window by count, each partition gets the full capacity,
+    /// because all keys of a window can be in one partition.
     #[must_use]
     pub fn spec(&self, window: Window, partitions: u32) -> Option<Spec> {
         let partitions = u64::from(partitions.max(1));
@@ -82,12 +82,12 @@ impl Filter {
             (Window::Time { .. }, _) => format!("the filters of {partitions} partitions need"),
             (Window::Keys { .. }, _) => {
                 return Some(format!(
-                    "each of the {partitions} partitions keeps a whole window by count, and together they need {needed} bytes, got {most}; raise max_memory, or lower the window's keys"
+                    "each of the {partitions} partitions keeps a whole window by count, and together they need {needed} bytes, but max_memory is {most} bytes; raise max_memory, or lower the window's keys"
                 ));
             }
         };
         Some(format!(
-            "{subject} {needed} bytes at capacity, got {most}; raise max_memory, lower capacity (or the window's keys), or allow a higher false_positive_rate"
+            "{subject} {needed} bytes at capacity, but max_memory is {most} bytes; raise max_memory, lower capacity (or the window's keys), or allow a higher false_positive_rate"
         ))
     }
 
@@ -106,13 +106,13 @@ impl Filter {
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // This text is stored with the state, and the state is reused only if the text has not changed. The pattern lists all options, so a
-        // new option does not compile until this function handles it.
+        // This text is stored with the state, and a worker reuses the state only if the text is still the same. The `let` names all fields,
+        // so a new field does not compile until this function handles it.
         let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } } =
             self;
         f.write_str(kind.name())?;
         if let Some(memory) = memory {
-            // Stored cells cannot be resized, so they are valid only for the same memory and rate.
+            // A filter of a fixed size cannot be resized, so its state is valid only for the same memory and rate.
             write!(f, " of {memory} bytes at {:e}", self.false_positive_rate)?;
         }
         if self.confirm { f.write_str(", confirmed") } else { Ok(()) }

@@ -71,7 +71,7 @@ impl FormatOption {
     }
 }
 
-/// Resolves the formats of a topic's keys and values. Reports an error if a schema lacks one of the `wanted` fields.
+/// Resolves the formats of a topic's keys and values. Reports an error if a schema file lacks one of the `wanted` fields.
 pub(super) fn resolve(
     key: &FormatOption,
     (value, encoding): (&FormatOption, &EncodingOption),
@@ -84,8 +84,8 @@ pub(super) fn resolve(
     Some(Formats::new(key?, RecordFormat { encodings: encoding.0.clone(), ..value? }))
 }
 
-/// The fields that a schema must have: the fields of the key, the fields of the compared content, and the event time's field in the record
-/// value.
+/// The fields that a schema file must have: the fields of the key, the fields of the compared content, and the field of the event time. The
+/// event time can only be in the record value.
 pub(super) type Wanted<'w> = (Vec<&'w KeySpec>, Option<&'w EventTime>);
 
 fn side(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::borrow::Cow;
 
 /// A regular expression for the start of a reference to a variable. The JSON schema cannot check the variable's value, so it accepts any
-/// text with a reference.
+/// text that contains a reference.
 pub(super) const VARIABLE: &str = r"\$\{";
 
 const DURATION: &str = r"0|(\s*[0-9][0-9\s]*(\.[0-9\s]+)?(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|wks?|w|months?|M|years?|yrs?|y)\s*)+";
@@ -22,7 +22,7 @@ pub(super) fn whole(pattern: &str) -> String {
     format!("^({pattern})$|{VARIABLE}")
 }
 
-/// Defines a JSON schema that several options contain and returns a reference to that schema.
+/// Defines a JSON schema that several options use and returns a reference to it.
 pub(super) fn shared(generator: &mut SchemaGenerator, name: &str, schema: Value) -> Value {
     generator.definitions_mut().insert(name.to_owned(), schema);
     json!({ "$ref": format!("#/definitions/{name}") })

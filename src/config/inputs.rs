@@ -1,7 +1,7 @@
-//! The topics that an entry of `[[topics]]` reads, and the placeholder `{input}`, which stands for the name of such a topic in other names.
+//! The topics that an entry of `[[topics]]` reads. In other names, the placeholder `{input}` is replaced by the name of such a topic.
 //!
-//! An entry with several inputs means the same as one entry for each input. Other modules never get a list of inputs: each [`Topic`] has a
-//! single input. `pattern` finds the inputs of an entry with a pattern.
+//! An entry with several inputs has the same effect as one entry for each input. Other modules never see a list of inputs, because each
+//! [`Topic`] has a single input. `pattern` finds the inputs of an entry with a pattern.
 
 use super::error::{Diagnostics, required};
 use super::units::expected;
@@ -9,7 +9,6 @@ use super::{Config, OnDuplicate, OnInvalid, Topic};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The placeholder for the input in the names of other topics and of the space.
 pub(super) const PLACEHOLDER: &str = "{input}";
 /// Maximum length of a topic name in Kafka.
 const NAME_MAX: usize = 249;
@@ -41,7 +40,7 @@ impl TryFrom<Value> for Inputs {
     }
 }
 
-/// Returns the inputs with a valid name, each with its path.
+/// Returns the inputs that have valid names, each after the path of its option.
 pub(super) fn resolve(raw: Option<Inputs>, path: &str, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
     let what = "the topic to read";
     let named = match required(raw, path, what, diagnostics) {
@@ -90,7 +89,7 @@ pub(super) fn is_topic_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
 }
 
-/// Checks the names of a topic's internal topics, which contain the group id and the name of the input or space.
+/// Checks that the names of a topic's internal topics are valid. They contain the group id and the name of the input or the space.
 pub(super) fn check_internal_topics(config: &Config, topic: &Topic, diagnostics: &mut Diagnostics) {
     if let Some(name) = config.repartitioned(topic) {
         let path = topic.setting("repartition");

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 const NORMALIZERS: [&str; 7] = ["to_string", "trim", "unquote", "lowercase", "nfc", "timestamp", "url"];
 
-/// Resolves a key: a part, a list of parts, or `"cloudevents"`.
+/// Resolves a key: a part, a list of parts, or the preset `"cloudevents"`.
 pub(super) fn resolve(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let compiled = |raw: &Value, place: &str, diagnostics: &mut Diagnostics| {
         let part = part(raw).and_then(|part| match KeySpec::new(vec![part.clone()]) {
@@ -77,7 +77,7 @@ fn first_of(alternatives: &Value) -> Result<Part, String> {
     list.iter().map(part).collect::<Result<_, _>>().map(Part::FirstOf)
 }
 
-/// Parses a part that is a single location in a record.
+/// Parses a part without `first_of`, `then`, `normalize`, or `optional`.
 fn leaf(mut place: Map<String, Value>) -> Result<Part, String> {
     if place.contains_key("content") {
         return content(&place).ok_or_else(|| expected("{ content = \"value\", except = [\"/pointer\"] }", &Value::Object(place)));
@@ -114,8 +114,8 @@ fn content(table: &Map<String, Value>) -> Option<Part> {
     (is_known && table["content"] == "value").then_some(Part::Content { except })
 }
 
-/// Removes a boolean from a table. Returns its value or false if it is missing. Accepts `true` and `false` as text, because the values of
-/// variables are text.
+/// Removes a boolean option from a table and returns its value, or false if the table does not have the option. Accepts `true` and `false`
+/// as text, because the values of variables are text.
 pub(super) fn take_switch(table: &mut Map<String, Value>, name: &str) -> Result<bool, String> {
     match table.remove(name) {
         None => Ok(false),

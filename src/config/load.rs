@@ -16,16 +16,15 @@ use std::path::Path;
 use std::sync::LazyLock;
 use toml::de::{DeTable, DeValue};
 
-/// The prefix of variables that set an option.
 const PREFIX: &str = "UNSEEN";
-/// The separator between the parts of an option's path in the name of a variable.
+/// Separates the parts of an option's path in the name of a variable, as in `UNSEEN__WORKER__WORKERS`.
 const SEPARATOR: &str = "__";
 const NO_FILE: &str = "the file does not exist";
 const FILE_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of errors that are reported for the types and names of options.
 const FAULTS_MAX: usize = 100;
 
-/// Reads and merges all layers and reports errors. Returns `None` if nothing is left to validate.
+/// Returns `None` if nothing is left to validate after the reported errors.
 pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
     let mut tree = tree(path, environment, overrides, diagnostics)?;
     refuse_lists(&mut tree, diagnostics);
@@ -164,7 +163,7 @@ fn one_line(message: &str) -> String {
 }
 
 /// Collects the options that environment variables set. In the name of a variable, a number between separators is the index of a list
-/// element.
+/// element, as in `UNSEEN__TOPICS__0__WINDOW`.
 fn settings(environment: &Environment, diagnostics: &mut Diagnostics) -> config::Environment {
     let mut settings = config::Map::new();
     for (name, value) in environment {
@@ -194,7 +193,7 @@ fn settings(environment: &Environment, diagnostics: &mut Diagnostics) -> config:
     config::Environment::with_prefix(PREFIX).separator(SEPARATOR).source(Some(settings))
 }
 
-/// Returns the correct name if a variable refers to an option with wrong separators.
+/// Returns the correct name of a variable that has the path of an option but wrong separators, such as `UNSEEN_WORKER_WORKERS`.
 fn meant(name: &str) -> Option<String> {
     let words: Vec<_> = name.strip_prefix(PREFIX)?.strip_prefix('_')?.split('_').filter(|word| !word.is_empty()).collect();
     let path = match words[..] {
@@ -223,7 +222,7 @@ fn known(part: &str, words: &[&str]) -> Option<String> {
     SCHEMA.pointer(&place).map(|_| option)
 }
 
-/// True if all indexes in a path are numbers below 1000. A list becomes as long as its largest index, so a large index would exhaust the
+/// True if all indexes in a path are numbers below 1000. A list becomes as long as its largest index, so a large index would use all
 /// memory.
 fn indices_are_small(path: &str) -> bool {
     path.split('[').skip(1).all(|part| {

@@ -101,8 +101,7 @@ impl Config {
         Self::load_with(path, &Self::environment(), overrides)
     }
 
-    /// Returns the environment. Replaces invalid Unicode with replacement characters, because a variable that is silently ignored would
-    /// leave its option at the default.
+    /// Replaces invalid Unicode with replacement characters. If such a variable were ignored, its option would silently keep the default.
     fn environment() -> Environment {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
@@ -217,11 +216,11 @@ pub struct Worker {
 impl Delivery {
     /// Returns the default of `linger.ms`, the time that the producer waits for more records of a partition before it sends them.
     ///
-    /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. With a time of 1 ms
-    /// per partition, all `partitions` together cause at most a thousand requests per second. The time is at most a quarter of the commit
-    /// interval, so a partition has at most five requests per commit. In any case, it is at least 5 ms and at most 250 ms (four requests
-    /// per second). With few partitions, the time is short, because lingering records use memory. A commit flushes the producer instead of
-    /// waiting.
+    /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. With 1 ms per
+    /// partition, all `partitions` together cause at most a thousand requests per second. The time is limited to a quarter of the commit
+    /// interval, so a partition causes at most five requests per commit. It is always between 5 ms and 250 ms (four requests per second).
+    /// With few partitions, the time is short, because records use memory while they wait. A commit does not wait for this time: it flushes
+    /// the producer.
     #[must_use]
     pub fn linger(self, commit_interval: Duration, partitions: u32) -> Duration {
         match self {
@@ -317,8 +316,8 @@ pub struct Topic {
     pub input: String,
     /// The topic for unseen records. `None` for a shadow topic: the worker then writes only its state.
     pub output: Option<String>,
-    /// Predicates that select the records to deduplicate: all of them must hold. Other records belong to the next rule of the input or are
-    /// emitted without deduplication.
+    /// Predicates that select the records to deduplicate: all of them must hold. Other records go to the next rule of the input. If there
+    /// is no next rule, they are emitted without deduplication.
     pub when: Vec<Predicate>,
     /// The name of the key space. Topics with the same key space share their seen keys.
     pub space: String,
@@ -348,7 +347,7 @@ pub struct Topic {
     pub on_duplicate: OnDuplicate,
     /// The action for tombstones (records with a null value), if the key needs the value.
     pub on_tombstone: OnTombstone,
-    /// The action for records without a key and for records that the output rejects.
+    /// The action for records without a usable key, content, or event time, and for records that the output rejects.
     pub on_invalid: OnInvalid,
     /// The field or header whose values get their own counts of records and duplicates. `None` if `count_by` is not set.
     pub count_by: Option<CountBy>,
@@ -383,7 +382,7 @@ pub enum OnTombstone {
     Invalid,
 }
 
-/// The action for records without a key.
+/// The action for records without a usable key or event time, and for records that the output rejects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "serde_json::Value", rename_all = "snake_case")]
 #[schemars(!try_from)]
@@ -413,14 +412,14 @@ impl Topic {
         self.output.is_none()
     }
 
-    /// Returns the latest record time that can advance stream time, for a record that is read at `now`.
+    /// Returns the latest record time that can advance stream time, if the record is read at `now`.
     #[must_use]
     pub fn max_timestamp(&self, now: Timestamp) -> Timestamp {
         now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// True if record times decide how long a key stays seen. False for a window by count and for a kind of filter that does not guarantee
-    /// a window.
+    /// True if record times decide how long a key stays seen. False for a window by count, and for kinds of filters that can forget a key
+    /// before the end of its window.
     #[must_use]
     pub fn forgets_by_time(&self) -> bool {
         self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind.properties().keeps_window)
@@ -450,7 +449,7 @@ impl Topic {
             || self.formats.reads_headers()
     }
 
-    /// Returns the verdict on a record whose key, content, or time cannot be used. `reason` states why.
+    /// Returns the verdict on a record whose key, content, or time cannot be used because of `reason`.
     #[must_use]
     pub fn verdict_without_key(&self, reason: Reason) -> Verdict {
         match reason {

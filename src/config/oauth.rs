@@ -32,7 +32,7 @@ pub struct TokenEndpoint {
     pub url: String,
     /// The client ID, which the provider has issued.
     pub client_id: String,
-    /// The secret that belongs to the client ID.
+    /// The secret of the client.
     pub client_secret: String,
     /// The requested scopes, separated by spaces.
     pub scope: Option<String>,

@@ -1,4 +1,4 @@
-//! Options for predicates, which select the records to deduplicate and the records that retract their key.
+//! Options for predicates. They select the records to deduplicate and the retractions.
 
 use super::error::Diagnostics;
 use super::forms::{shared, whole};
@@ -62,7 +62,7 @@ fn predicate(value: &Value, may_just_exist: bool) -> Result<Predicate, String> {
     }
 }
 
-/// Parses the location that a predicate tests. Returns `None` if the table has another entry, or if the location is unknown.
+/// Parses the location that a predicate tests. Returns `None` if the location is unknown or if the table has other entries.
 fn place(table: &Map<String, Value>) -> Result<Option<Predicate>, String> {
     let entry = table.iter().next().filter(|_| table.len() == 1).and_then(|(name, value)| Some((&**name, value.as_str()?)));
     let field = |side, pointer| Predicate::field(side, pointer).map(Some).map_err(|error| error.to_string());

@@ -7,7 +7,6 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// librdkafka properties as written. Error messages never show a value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Properties(pub(super) BTreeMap<String, Value>);
@@ -98,10 +97,10 @@ const ALIASES: [(&str, &str); 12] = [
     ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret"),
 ];
 
-/// The optional prefix of librdkafka's topic properties.
+/// librdkafka accepts properties of topics with or without this prefix.
 const OF_TOPICS: &str = "topic.";
 
-/// Returns the primary name of a property if `name` is an alias, or else `name`.
+/// Returns the primary name of a property. `name` can be an alias or the primary name.
 pub(crate) fn first_name(name: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, first)| first)
 }
@@ -114,7 +113,7 @@ fn target(name: &str) -> &str {
 /// True if the value of a property is text, such as a name or a password, even if it looks like a number.
 fn is_text(name: &str) -> bool {
     let of_clients = ["sasl.", "ssl.", "client."].iter().any(|prefix| name.starts_with(prefix));
-    // Of the properties with these prefixes that are passed to librdkafka, only this property is a number.
+    // This property is the only number among the properties with these prefixes that unseen passes to librdkafka.
     of_clients && name != "sasl.kerberos.min.time.before.relogin"
 }
 

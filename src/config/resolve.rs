@@ -1,6 +1,6 @@
 //! Validates the options and converts them to a configuration.
 //!
-//! Reports all errors at once, except for errors that follow from other errors.
+//! All errors are reported at once, except for errors that follow from other errors.
 
 use super::error::{Diagnostics, integer, required};
 use super::listen::listen;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
-/// Resolves the configuration, which is valid only if no error was reported.
+/// Resolves the configuration. The result is valid only if no error was reported.
 pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config> {
     let kafka = kafka(raw.kafka, diagnostics);
     let worker = worker(&raw.worker, diagnostics);
@@ -19,7 +19,7 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
     let log = log(raw.log, diagnostics);
     let schema_registry = registry::resolve(raw.schema_registry, diagnostics);
     let (topics, patterns) = topics::resolve(raw.topics, diagnostics);
-    // `serve.filters` can contain the space of a topic that matches a pattern, so check the filters against such topics, too.
+    // `serve.filters` can contain the space of a topic that matches a pattern, so the filters are checked against such topics, too.
     let spaces = || raw.serve.filters.keys();
     let matched = patterns.iter().flat_map(|pattern| spaces().filter_map(|space| pattern.topic_of_space(space)));
     let with_filters: Vec<_> = topics.iter().cloned().chain(matched).collect();
@@ -175,7 +175,7 @@ fn http(raw: &str, diagnostics: &mut Diagnostics) -> Option<Http> {
 }
 
 fn log(raw: raw::Log, diagnostics: &mut Diagnostics) -> Log {
-    // The log filter would take a misspelled level for the name of a module and then log only that module.
+    // The log filter would mistake a misspelled level for the name of a module and then log only this module.
     let misspelled = |part: &&str| {
         let (module, level) = part.trim().rsplit_once('=').unwrap_or(("all", part.trim()));
         module.trim().is_empty() || module.contains('[') || level.trim().parse::<LevelFilter>().is_err()

@@ -16,9 +16,9 @@ pub(crate) fn is_secret(path: &str) -> bool {
     SECRETS.iter().any(|part| path.contains(part))
 }
 
-/// Returns `message`, the error message for a value with an invalid `${...}`. If the option is a secret, returns a message without the
-/// value instead, because `message` can show a part of the value. A value that is only a single reference does not contain a secret. In
-/// this case, `message` is returned for every option.
+/// Returns `message`, which describes an invalid `${...}` in a value and can show a part of this value. If the option is a secret, returns
+/// another message without any part of the value. There is one exception: a value that is a single reference, such as `${PASSWORD}`,
+/// contains no secret.
 pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
     let inner = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     if !is_secret(path) || inner.is_some_and(|inner| !inner.contains(['$', '{', '}'])) {
@@ -27,7 +27,7 @@ pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
     "it has an invalid `${...}`, which is not shown because it may be part of the secret; for a dollar sign, write `$$`".to_owned()
 }
 
-/// Returns `message`, or a message that does not show the value if the option is a secret.
+/// Returns `message`. If the option is a secret, returns another message that does not show the value.
 pub(super) fn withhold_value(path: &str, message: String) -> String {
     if !is_secret(path) {
         return message;

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 /// A key space and its topics.
 #[derive(Clone, Debug)]
 pub struct KeySpace<'c> {
-    /// The index of the space. The spaces are in the order of their first topics.
+    /// The index of the space. Spaces are numbered in the order of their first topics.
     pub id: SpaceId,
     /// The name of the space.
     pub name: &'c str,
-    /// The topics of the space, at least one. The settings that must be equal can be read from the first topic.
+    /// The topics of the space, at least one. Settings that must be equal in a space can be read from any of them.
     pub topics: Vec<&'c Topic>,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn group<'c>(topics: impl Iterator<Item = &'c Topic>) -> Vec<KeySpace
 }
 
 impl KeySpace<'_> {
-    /// Returns a topic with the settings that are equal for all topics of the space.
+    /// Returns the first topic of the space. All settings that must be equal in a space can be read from it.
     #[must_use]
     pub fn first(&self) -> &Topic {
         self.topics[0]
@@ -45,7 +45,7 @@ impl Config {
         group(self.topics.iter())
     }
 
-    /// Returns the key space of a topic. If no topic of the configuration has this space, the result contains only `topic`.
+    /// Returns the key space of a topic. If no topic of the configuration is in this space, the result contains only `topic`.
     #[must_use]
     pub fn space_of<'c>(&'c self, topic: &'c Topic) -> KeySpace<'c> {
         let spaces = self.spaces();

@@ -121,7 +121,7 @@ impl TryFrom<Value> for Bytes {
     }
 }
 
-/// A rate between 0 and 1, both excluded, such as `1e-4`.
+/// A rate that is larger than 0 and smaller than 1, such as `1e-4`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Rate(pub(super) f64);
@@ -139,7 +139,7 @@ impl TryFrom<Value> for Rate {
     }
 }
 
-/// `true` or `false`, as a boolean or as text, because values from the environment are text.
+/// `true` or `false`. Can also be text, because values from the environment are text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Switch(pub(super) bool);

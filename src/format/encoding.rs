@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::io::Read as _;
 use std::sync::OnceLock;
 
-/// Maximum size of a value in bytes after each decoding step. The limit is needed because a gzip stream can expand to a thousand times its
-/// size.
+/// Maximum size of a value in bytes after each decoding step. Without this limit, a small gzip stream could use all memory, because it can
+/// expand to a thousand times its size.
 pub const DECODED_MAX: usize = 32 << 20;
 
 /// Maximum size in bytes of a buffer that is kept for reuse. Larger buffers are shrunk to this size.
@@ -21,8 +21,7 @@ const KEPT: usize = 1 << 20;
 pub enum Encoding {
     /// One or more gzip members (RFC 1952).
     Gzip,
-    /// Base64 (RFC 4648) in the standard or the URL-safe alphabet, with or without padding, with any white space, and optionally in double
-    /// quotes.
+    /// Base64 (RFC 4648). Accepts the standard and the URL-safe alphabet, padding or none, white space, and double quotes around the text.
     Base64,
 }
 
@@ -31,7 +30,7 @@ pub enum Encoding {
 pub(crate) struct Decoded {
     bytes: Vec<u8>,
     input: Vec<u8>,
-    /// Total size of all decoded values so far, in bytes. With several encodings, the result of each decoding step counts.
+    /// Total size of the results of all decoding steps so far, in bytes.
     pub(crate) total: u64,
 }
 
@@ -69,7 +68,7 @@ fn gunzip(encoded: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
             if length > DECODED_MAX {
                 return Err(too_large("gzip"));
             }
-            // The buffer grows to at most one byte above the limit. This byte is enough to detect that a value is too large.
+            // The buffer grows to at most one byte above the limit, because one extra byte shows that a value is too large.
             let room = (2 * length).max(4 * encoded.len()).clamp(1 << 12, DECODED_MAX + 1);
             bytes.reserve_exact(room - length);
             bytes.resize(room, 0);

@@ -1,6 +1,6 @@
 //! The frame with the schema id of a record, in the wire format of Confluent's serializers.
 //!
-//! Never accepts a record that does not begin with a frame, unless the frame is in a header.
+//! A record is accepted only if it begins with a frame, or if one of its headers contains the frame.
 //!
 //! ```text
 //! 0x00 | id, 4 bytes, big endian | record        the original format
@@ -45,7 +45,7 @@ impl fmt::Display for SchemaId {
     }
 }
 
-/// A record that is split into its frame and its body.
+/// A record that is split into its frame and its body. If the frame is in a header, the whole record is the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The bytes of the frame. Equal bytes identify the same message type of the same schema.
@@ -81,13 +81,13 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// True if a record probably has a frame: it begins with 0x00 or 0x01 and is long enough for a schema id.
+/// True if a record probably has a frame: it begins with 0x00 or 0x01 and is long enough to contain a schema id.
 pub(crate) fn is_likely(record: &[u8]) -> bool {
     matches!((record.first(), record.len()), (Some(0), 5..) | (Some(1), 17..))
 }
 
 impl Head {
-    /// Parses the bytes of a frame from [`Frame::split`], which must have been called with the same format. Otherwise, the result can be
+    /// Parses the bytes of a frame. [`Frame::split`] must have returned these bytes for the same format. Otherwise, the result can be
     /// `None`.
     #[must_use]
     pub fn of(format: Format, head: &[u8]) -> Option<Self> {
@@ -141,8 +141,8 @@ fn zigzag(rest: &mut &[u8]) -> Result<usize, &'static str> {
         *rest = after;
         number |= usize::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
-            // Serializers always use the shortest form, so longer forms are rejected. Each message type then has one frame, except the
-            // first message of a file: its index list `[0]` has a second, short form.
+            // Longer forms are rejected, because serializers always use the shortest form. Each message type then has only one frame,
+            // except for the first message of a file: its index list `[0]` also has a short form.
             let is_shortest = byte != 0 || shift == 0;
             return if is_shortest && number & 1 == 0 { Ok(number / 2) } else { Err(BROKEN) };
         }

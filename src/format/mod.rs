@@ -1,7 +1,7 @@
-//! Record formats: extracts fields from the bytes of record keys and values or visits everything in them.
+//! Record formats. Finds fields in the bytes of record keys and values, or visits everything in them.
 //!
-//! Resolves JSON pointers in each format and decides which values of different formats are equal. This module never fetches a schema, never
-//! depends on keys, and never accepts a record that is recognizably truncated.
+//! Resolves JSON pointers in each format and decides which values of different formats are equal. This module never fetches a schema and
+//! never depends on keys. It rejects every record that is recognizably truncated.
 //!
 //! In this module, a *text* is a record key or value without its frame, even in a binary format. A *place* is the location of a field
 //! in a text, and a *slot* is the index of a place in a list of [`Places`].
@@ -60,8 +60,8 @@ pub enum Format {
     Protobuf,
 }
 
-// Other code uses these properties to distinguish formats. Each property is a `match` of all variants, so the compiler asks for the
-// properties of a new format.
+// Other code uses these properties to distinguish formats. Each property is a `match` of all variants, so a new format does not compile
+// until all of its properties are set.
 impl Format {
     /// All formats, the default first.
     pub const ALL: [Self; 4] = [Self::Json, Self::JsonSchema, Self::Avro, Self::Protobuf];
@@ -151,8 +151,7 @@ pub struct Schema {
     pub body: Body,
     /// The direct and indirect references of this schema. Each schema comes after its own references.
     pub references: Vec<Reference>,
-    /// The Protobuf schema after its type names are resolved. It is stored, because frames can refer to several messages of one schema, and
-    /// each message needs the linked schema.
+    /// The Protobuf schema after its type names are resolved. It is cached here, because frames can refer to several messages of a schema.
     #[cfg(feature = "formats")]
     linked: protobuf::Once,
 }
@@ -191,7 +190,7 @@ pub struct Reference {
 /// The source of a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Text: JSON for Avro and JSON Schema, and a `.proto` file or a `FileDescriptorProto` in base64 for Protobuf.
+    /// Text. For Avro and JSON Schema, the text is JSON. For Protobuf, it is a `.proto` file or a `FileDescriptorProto` in base64.
     Text(String),
     /// A `FileDescriptorSet`, as `protoc --include_imports --descriptor_set_out` writes it.
     Descriptors(Vec<u8>),
@@ -213,8 +212,8 @@ pub enum Message<'a> {
     Indexes(&'a [usize]),
     /// The full name of the type.
     Named(&'a str),
-    /// The first message in the `.proto` file, or the only message in the last file of a descriptor set. Also used for other formats, which
-    /// have only one type per schema.
+    /// The first message in the `.proto` file, or the only message in the last file of a descriptor set. Formats with a single type per
+    /// schema also use this variant.
     First,
 }
 
@@ -233,7 +232,7 @@ pub struct Malformed {
     pub what: &'static str,
 }
 
-/// Error for a key or value that cannot be read. The caller puts `the record key` or `the record value` before the error message.
+/// The error for a key or value that cannot be read. The caller puts `the record key` or `the record value` before the error message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
@@ -275,7 +274,7 @@ pub enum Container {
     Array,
 }
 
-/// Receives everything in a record. The members of an object are in the order of the record, except in Protobuf.
+/// Receives everything in a record. The members of an object arrive in the order of the record, except in Protobuf.
 pub trait Visit {
     /// Receives a value that is not a container. Strings are already unescaped.
     fn scalar(&mut self, value: Scalar<'_>);
@@ -289,9 +288,9 @@ pub trait Visit {
 
 /// Reads the records of one format and, if the format has schemas, of one schema.
 pub trait Extract {
-    /// Finds the values at the extractor's places and stores each value in the slot of its place. All slots must be `None` before the call,
-    /// and the slots of missing values remain `None`. Also validates the rest of the text, except the UTF-8 of other strings and parts that
-    /// are skipped by their length.
+    /// Finds the values at the extractor's places and stores each value in the slot of its place. The caller sets all slots to `None`
+    /// before the call. Slots of missing values stay `None`. Also validates the rest of the text, except for the UTF-8 of other strings and
+    /// for parts that are skipped by their length.
     ///
     /// # Errors
     /// Returns [`Unreadable`] if the text is not in the extractor's format.

@@ -6,7 +6,7 @@ use super::DEPTH_MAX;
 use super::scalar::Scalar;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Error for an invalid JSON pointer.
+/// The error for an invalid JSON pointer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PointerError {
@@ -23,7 +23,7 @@ pub enum PointerError {
     Deep(usize),
 }
 
-/// Locations of fields in a record key or value. An extractor returns values in the order of these places.
+/// Locations of fields in a record key or value. An extractor stores the values in the order of these places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     root: Node,
@@ -55,7 +55,7 @@ impl Places {
         Ok(())
     }
 
-    /// Lets extractors for these places visit everything in a text. JSON extractors can always visit everything.
+    /// Lets extractors for these places also visit whole texts. JSON extractors can always do this.
     #[must_use]
     pub fn and_everything(self) -> Self {
         Self { reads_everything: true, ..self }
@@ -74,7 +74,7 @@ impl Places {
         self.count == 0
     }
 
-    /// True if a text need not be read for these places.
+    /// True if these places never require reading a text.
     pub(crate) const fn reads_nothing(&self) -> bool {
         self.is_empty() && !self.reads_everything
     }
@@ -96,7 +96,7 @@ impl Places {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// The indexes of the pointers that end here. There can be more than one, because a pointer can be in the list twice.
+    /// The indexes of the pointers that end here. A pointer can be in the list twice, so there can be several indexes.
     pub(crate) slots: Vec<usize>,
     /// The next steps of longer pointers: the name of a field, the key of a map, or the index of an element.
     pub(crate) children: Vec<(String, Node)>,
@@ -130,7 +130,7 @@ impl Node {
         Ok(())
     }
 
-    /// Discards the values at and below this node, because the same field occurs again, and the last occurrence counts.
+    /// Discards the values at and below this node. Callers use it when the same field occurs again, because the last occurrence counts.
     pub(super) fn forget(&self, found: &mut [Option<Scalar<'_>>]) {
         for &slot in &self.slots {
             found[slot] = None;
@@ -146,8 +146,7 @@ impl Node {
     }
 }
 
-/// Returns advice for a path in the notation of `JSONPath`, jq, or a programming language. Returns `None` if the path looks like a JSON
-/// pointer.
+/// Returns advice for a path in the notation of `JSONPath`, jq, or a programming language, or `None` if the path looks like a JSON pointer.
 fn spelling_advice(path: &str) -> Option<String> {
     let is_pointer = path.is_empty() || path.starts_with('/');
     if path.split(['/', '.']).any(|step| step == "*" || step.ends_with("[*]") || step.ends_with("[]")) {

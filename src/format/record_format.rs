@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A source of schemas, such as a schema registry.
 pub trait Schemas: fmt::Debug + Send + Sync {
-    /// Looks up a schema. Must not block for long, because the worker calls it for every record with a schema that has no extractor yet.
+    /// Looks up a schema. The worker calls this method for every record whose schema has no extractor yet, so it must not block for long.
     fn get(&self, id: SchemaId) -> Lookup;
 
     /// Returns an error message if pending requests for schemas fail.
@@ -43,7 +43,8 @@ impl Schemas for NoSchemas {
 pub struct RecordFormat {
     /// The serialization format, after frames and encodings are removed.
     pub format: Format,
-    /// The schema of all records, from a file. If it is `None`, each record has a frame with the id of its schema, except in plain JSON.
+    /// The schema of all records, from a file. If it is `None`, each record has a frame with the id of its schema. Records in plain JSON
+    /// have neither.
     pub schema: Option<Arc<LocalSchema>>,
     /// The encodings of the whole value, outermost first. Record keys have no encodings.
     pub encodings: Vec<Encoding>,

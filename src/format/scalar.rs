@@ -15,7 +15,7 @@ pub enum Scalar<'a> {
     Number(&'a [u8]),
     /// An integer, equal to a `Number` with the same text.
     Integer(i128),
-    /// The number `unscaled` / 10^`scale`, written with `scale` digits after the decimal point. Equal to a `Number` with the same text.
+    /// The number `unscaled` / 10^`scale`. Its text has `scale` digits after the decimal point. Equal to a `Number` with the same text.
     Decimal {
         /// The number without its decimal point.
         unscaled: i128,
@@ -32,7 +32,7 @@ pub enum Scalar<'a> {
     Container(&'a [u8]),
 }
 
-/// A buffer with the text of a number or a UUID.
+/// A buffer for the text of a number or a UUID.
 pub(crate) struct Written {
     bytes: [u8; Self::MAX],
     length: usize,
@@ -57,7 +57,7 @@ impl fmt::Write for Written {
 }
 
 impl Scalar<'_> {
-    /// Maximum number of digits after the decimal point. An `i128` can hold any number with up to 38 digits.
+    /// Maximum number of digits after the decimal point. Any number with up to 38 digits fits into an `i128`.
     pub const SCALE_MAX: u32 = 38;
 
     /// Returns the text `true` or `false`.
@@ -66,7 +66,7 @@ impl Scalar<'_> {
         Self::Bool(if value { b"true" } else { b"false" })
     }
 
-    /// Formats an integer, a decimal, or a UUID. For all other values, the result is empty.
+    /// Formats an integer, a decimal, or a UUID. The result is empty for all other values.
     pub(crate) fn written(&self) -> Written {
         let mut room = Written { bytes: [0; Written::MAX], length: 0 };
         self.write(&mut room).expect("the buffer is large enough for any number and UUID");

@@ -1,7 +1,7 @@
 //! A client for the API of Confluent's schema registry, which other registries also implement.
 //!
-//! Holds the addresses and credentials and enforces the limits. Never shows a password or a token, and never treats a failure as a missing
-//! schema.
+//! Limits the sizes of responses and schemas. Error messages never contain a password or a token. A failed request never makes a schema
+//! count as missing.
 
 use crate::config::{RegistryOAuth, SchemaRegistry};
 use crate::format::{Body, Format, Reference, Schema, SchemaId};
@@ -66,7 +66,6 @@ enum Login {
     },
 }
 
-/// A schema in a registry response.
 #[derive(Deserialize)]
 struct Answer {
     schema: String,
@@ -83,7 +82,6 @@ struct Named {
     version: u32,
 }
 
-/// An error response of a registry.
 #[derive(Deserialize)]
 struct Refusal {
     error_code: u32,
@@ -92,7 +90,7 @@ struct Refusal {
 }
 
 impl Client {
-    /// Creates a client. Returns an error message if the file in `schema_registry.ca_location` cannot be used.
+    /// Returns an error message if the file in `schema_registry.ca_location` cannot be used.
     pub(super) fn new(config: &SchemaRegistry) -> Result<Self, String> {
         let agent = oauth::agent(config.ca_location.as_deref(), config.timeout);
         let agent = agent.map_err(|error| format!("schema_registry.ca_location: {error}"))?;
@@ -104,7 +102,6 @@ impl Client {
         Ok(Self { agent, urls: config.urls.clone(), login, timeout: config.timeout, current: Cell::new(0) })
     }
 
-    /// Fetches the schema with this id and its references.
     pub(super) fn schema(&self, id: SchemaId) -> Result<Schema, Failure> {
         let path = match id {
             SchemaId::Number(number) if number > ID_MAX => {
@@ -134,8 +131,8 @@ impl Client {
         Ok(Schema::new(format, Body::Text(answer.schema), references))
     }
 
-    /// Adds referenced schemas, each after its own references. If two references have the same name, the first one is used, as in the
-    /// registry.
+    /// Adds the referenced schemas, each after its own references. If two references have the same name, only the first one counts, as in
+    /// the registry.
     fn add_references(
         &self,
         named: Vec<Named>,
@@ -153,7 +150,7 @@ impl Client {
             // The query has `deleted=true`, because records can still need a referenced schema that was deleted from the registry.
             let answer = self.ask(&format!("/subjects/{}/versions/{version}?deleted=true", escaped(&subject)));
             let answer = answer.map_err(|failure| match failure {
-                // The referencing schema exists, so its references exist, too. The user probably lacks the permission to read them.
+                // The referencing schema exists, so its references exist, too. The user probably has no permission to read them.
                 Failure::Missing(why) => {
                     Failure::Unavailable(format!("the schema references version {version} of the subject `{subject}`, but {why}"))
                 }
@@ -166,8 +163,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request to the address that returned a schema last, and to the other addresses until one returns the schema. A schema is
-    /// missing only if all addresses report it as missing, because one registry can lag behind another.
+    /// Asks the address that returned a schema last, and then the other addresses until one returns the schema. A schema is missing only if
+    /// all addresses report it as missing, because one registry can lag behind another.
     fn ask(&self, path: &str) -> Result<Answer, Failure> {
         let (mut errors, mut missing) = (Vec::new(), Vec::new());
         for turn in 0..self.urls.len() {
@@ -192,8 +189,9 @@ impl Client {
         let unavailable = |what: String| Failure::Unavailable(format!("{url}{path} {what}"));
         let (status, body) = self.get(url, path)?;
         if status.is_success() {
-            return serde_json::from_slice(&body)
-                .map_err(|error| unavailable(format!("returned a response that is not from a schema registry: {error}")));
+            return serde_json::from_slice(&body).map_err(|error| {
+                unavailable(format!("returned a response that is not from a schema registry; check schema_registry.url: {error}"))
+            });
         }
         match serde_json::from_slice::<Refusal>(&body) {
             Ok(refusal) if NOT_FOUND.contains(&refusal.error_code) => {
@@ -217,8 +215,8 @@ impl Client {
         }
     }
 
-    /// True if a registry answers at this address. The failed request does not show this, because some registries answer requests for
-    /// unsupported paths without a registry's error code.
+    /// True if a schema registry answers at this address. A 404 for a GUID does not prove that there is none: some registries answer
+    /// requests for unsupported paths without an error code of the registry API.
     fn is_registry(&self, url: &str) -> bool {
         let answer = self.get(url, TYPES).ok().filter(|(status, _)| status.is_success());
         answer.is_some_and(|(_, body)| serde_json::from_slice::<Vec<String>>(&body).is_ok())
@@ -235,7 +233,9 @@ impl Client {
             Login::None => {}
             Login::Basic(authorization) => request = request.header("Authorization", authorization),
             Login::Bearer { tokens, headers } => {
-                let current = tokens.get(self.timeout).map_err(|why| unavailable(format!("needs a token: {why}")))?;
+                let current = tokens
+                    .get(self.timeout)
+                    .map_err(|why| unavailable(format!("was not requested, because there is no bearer token: {why}")))?;
                 request = request.header("Authorization", format!("Bearer {}", current.value()));
                 token = Some((tokens, current));
                 request = headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
@@ -348,7 +348,7 @@ mod tests {
         };
         let failure = client(&[has_no_route]).schema(guid).unwrap_err();
         assert!(matches!(failure, Failure::Missing(_)), "{failure:?}");
-        // Without the response for `TYPES`, the 404 can come from a proxy. For a numeric id, a 404 without an error code proves nothing.
+        // If `TYPES` has no response either, the 404 can come from a proxy. For a numeric id, a 404 without an error code proves nothing.
         let failure = client(&[|_| (404, "no such page".to_owned())]).schema(guid).unwrap_err();
         assert!(matches!(failure, Failure::Unavailable(_)), "{failure:?}");
         let failure = client(&[has_no_route]).schema(ID).unwrap_err();

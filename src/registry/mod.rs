@@ -1,7 +1,7 @@
 //! Schemas from a schema registry. Each schema is fetched once and cached. Only partitions with records that need a schema wait for it.
 //!
-//! Runs the thread that sends requests, and caches the responses. Never drops a request because the registry is down: the request is
-//! retried until the registry answers. Never treats a missing response as an answer.
+//! A thread sends the requests and caches the responses. If the registry is down, the thread retries each request until the registry
+//! answers. A request without a response never makes a schema count as missing.
 
 mod client;
 
@@ -14,8 +14,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The maximum number of cached schemas and the maximum size of their memory in bytes. If one of them is exceeded, the oldest schema is
-/// dropped and fetched again when it is needed.
+/// The maximum number of cached schemas and their maximum total size in bytes. If one of these limits is exceeded, the oldest schema is
+/// dropped. The registry is asked for it again when a record needs it.
 const SCHEMAS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 20;
 
@@ -26,12 +26,12 @@ const UNKNOWN_MAX: usize = 4096;
 /// The maximum number of pending requests. Records can contain any number of schema ids and must not cause a flood of requests.
 const REQUESTS_MAX: usize = 1024;
 
-/// The time between the first report that a schema is missing and the report that unseen believes. A registry such as Karapace does not
-/// have any schemas for a while when it starts, and a follower registry learns about new schemas late.
+/// The time for which the registry must report a schema as missing before unseen believes it. A registry such as Karapace has no schemas
+/// for a while after it starts, and a follower registry learns about new schemas late.
 const MISSING_AFTER: Duration = Duration::from_secs(10);
 
-/// Replaces [`MISSING_AFTER`] after records have waited for missing schemas for [`WAITED_MAX`] in total. Otherwise, if records are random
-/// bytes, every record would contain a new schema id and wait for the full time.
+/// Replaces [`MISSING_AFTER`] after records have waited for missing schemas for [`WAITED_MAX`] in total. Otherwise, a topic with random
+/// bytes would almost stand still: each record would have a new schema id and wait for the full time.
 const MISSING_AFTER_LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// The total time that records wait for missing schemas before [`MISSING_AFTER_LONG_WAIT`] applies. A tenth of the time since the last wait
@@ -48,7 +48,7 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 /// The first and the longest wait before a retry for the same schema. The wait doubles with each retry.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// The maximum number of unanswered requests whose errors are logged.
+/// If this number of pending requests have failed, the errors of further requests are not logged.
 const LOGGED_MAX: usize = 8;
 
 pub struct Registry {
@@ -65,15 +65,18 @@ struct Shared {
 #[derive(Default)]
 struct Cache {
     entries: HashMap<SchemaId, Entry>,
-    /// The ids of the cached schemas, oldest first, and the memory of the schemas in bytes.
+    /// The ids of the cached schemas, oldest first.
     known: VecDeque<SchemaId>,
+    /// The memory of the cached schemas.
     bytes: usize,
     /// The ids that are cached as missing or unusable, oldest first.
     unknown: VecDeque<SchemaId>,
     requests: BTreeMap<SchemaId, Request>,
-    /// The number of missing or unusable schemas, the time that records have waited for missing schemas, and the end of the last such wait.
+    /// The number of missing or unusable schemas so far.
     missing: u64,
+    /// The time that records have waited for missing schemas, as of `missing_at`.
     waited: Duration,
+    /// The end of the last such wait.
     missing_at: Option<Instant>,
     answers: u64,
     failures: u64,
@@ -108,10 +111,6 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// Starts the thread that sends requests.
-    ///
-    /// # Errors
-    /// Returns an error message if a configured file cannot be used.
     pub fn start(config: &SchemaRegistry) -> Result<Self, String> {
         let client = Client::new(config)?;
         let shared = Arc::new(Shared::default());
@@ -122,10 +121,8 @@ impl Registry {
         Ok(Self { shared })
     }
 
-    /// Fetches the latest schema of a subject immediately. Returns `None` if the registry does not have the subject.
-    ///
-    /// # Errors
-    /// Returns an error message if the registry cannot be reached, or if the schema cannot be used.
+    /// Fetches the latest schema of a subject without the cache and without retries. Returns `None` if the registry does not have the
+    /// subject.
     pub fn latest(config: &SchemaRegistry, subject: &str) -> Result<Option<Schema>, String> {
         match Client::new(config)?.latest(subject) {
             Ok(schema) => Ok(Some(schema)),
@@ -196,7 +193,7 @@ impl Schemas for Patient {
 }
 
 impl Cache {
-    /// Returns the cached result, if there is one. Results for missing or unusable schemas expire after [`UNKNOWN_FOR`].
+    /// Returns the cached result. A result for a missing or unusable schema expires after [`UNKNOWN_FOR`].
     fn peek(&self, id: SchemaId) -> Option<Lookup> {
         match self.entries.get(&id)? {
             Entry::Known(schema) => Some(Lookup::Known(Arc::clone(schema))),
@@ -204,7 +201,7 @@ impl Cache {
         }
     }
 
-    /// Returns the cached result or requests the schema. If there are too many pending requests, a later lookup requests the schema.
+    /// Returns the cached result, or requests the schema. If too many requests are pending, the next lookup of this schema tries again.
     fn look_up(&mut self, id: SchemaId, news: &Condvar) -> Lookup {
         if let Some(found) = self.peek(id) {
             return found;
@@ -241,7 +238,7 @@ impl Cache {
         if request.error.is_none() && is_logged {
             tracing::warn!(schema = %id, "cannot fetch a schema; records with this schema wait while unseen retries: {error}");
         }
-        // If the registry was unreachable, its earlier reports that the schema is missing no longer count.
+        // If the registry could not be reached in the meantime, its earlier reports that the schema is missing do not count.
         request.missing_since = request.missing_since.or_else(|| Some(Instant::now())).filter(|_| missing);
         request.error = Some(error);
         request.due = Instant::now() + request.backoff;
@@ -252,8 +249,8 @@ impl Cache {
         self.requests.get(&id).and_then(|request| request.missing_since)
     }
 
-    /// Returns the used part of [`WAITED_MAX`]: the time that records waited for missing schemas, minus a tenth of the time since the last
-    /// wait ended.
+    /// Returns the time that counts toward [`WAITED_MAX`]: the total time that records have waited for missing schemas, minus a tenth of
+    /// the time since the last wait ended.
     fn waited(&self) -> Duration {
         self.waited.saturating_sub(self.missing_at.map_or(Duration::ZERO, |at| at.elapsed() / 10))
     }
@@ -262,8 +259,8 @@ impl Cache {
         if self.waited() < WAITED_MAX { MISSING_AFTER } else { MISSING_AFTER_LONG_WAIT }
     }
 
-    /// Caches that a schema is missing or cannot be used. Records with the schema are then invalid. If records waited for several schemas
-    /// at the same time, the time counts once.
+    /// Caches that a schema is missing or cannot be used, which makes records with this schema invalid. If records waited for several
+    /// missing schemas at the same time, this time counts once.
     fn record_missing(&mut self, id: SchemaId, why: &str) {
         if let Some(since) = self.missing_since(id) {
             let waited = self.missing_at.map_or(since, |at| at.max(since)).elapsed();
@@ -272,7 +269,7 @@ impl Cache {
         }
         self.missing += 1;
         if self.missing <= MISSING_LOGGED_MAX || self.missing.is_power_of_two() {
-            tracing::warn!(schema = %id, missing = self.missing, "schema {id} cannot be used: {why}; its records are invalid");
+            tracing::warn!(schema = %id, missing = self.missing, "schema {id} cannot be used: {why}; records with this schema are invalid");
         }
         self.note(id, Entry::Unknown { why: why.into(), until: Instant::now() + UNKNOWN_FOR });
     }

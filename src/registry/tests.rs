@@ -34,7 +34,7 @@ fn the_cache_is_bounded() {
     }
     assert_eq!((cache.entries.len(), cache.known.len(), cache.bytes), (SCHEMAS_MAX, SCHEMAS_MAX, SCHEMAS_MAX));
     assert!(is_known(&cache, 9_999) && !is_known(&cache, 0));
-    // A large schema displaces others, and a schema above the limit is kept on its own.
+    // A large schema displaces some schemas, and a schema above the limit displaces all others.
     cache.note(SchemaId::Number(10_000), known(BYTES_MAX - 10));
     assert_eq!((cache.known.len(), cache.bytes), (11, BYTES_MAX));
     cache.note(SchemaId::Number(10_001), known(BYTES_MAX + 1));
@@ -63,7 +63,7 @@ fn unavailable() -> Result<Schema, Failure> {
     Err(Failure::Unavailable("the registry is down".to_owned()))
 }
 
-/// Moves the times in the cache into the past, as if the duration `by` had passed.
+/// Moves all times in the cache into the past, as if the duration `by` had passed.
 fn later(cache: &mut Cache, by: Duration) {
     cache.missing_at = cache.missing_at.and_then(|at| at.checked_sub(by));
     for request in cache.requests.values_mut() {
@@ -85,7 +85,6 @@ fn a_failing_request_does_not_delay_others() {
     cache.look_up(new, &news);
     assert_eq!(cache.next(), Ok(new), "new requests come first");
     cache.handle_response(new, missing());
-    // The retry time of a request does not depend on other requests.
     for _ in 0..3 {
         later(&mut cache, MISSING_AFTER / 2);
         for &id in &ids {
@@ -152,7 +151,7 @@ fn random_ids_stall_records_for_one_minute_only() {
     let mut cache = Cache::default();
     let total: Duration = (0..100).map(|id| wait_for_missing(&mut cache, id..id + 1)).sum();
     assert!((WAITED_MAX..4 * WAITED_MAX).contains(&total), "{total:?}");
-    // After enough time, records wait for the full time again if a new schema is missing.
+    // If enough time passes without a missing schema, the full waiting time applies again.
     later(&mut cache, 20 * WAITED_MAX);
     assert!(wait_for_missing(&mut cache, 200..201) >= MISSING_AFTER);
 }

@@ -47,7 +47,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Compiles a pattern, which must match a whole name.
+/// Compiles a pattern so that it matches only whole names.
 pub(super) fn compile(text: &str, path: &str, diagnostics: &mut Diagnostics) -> Option<Regex> {
     if text.is_empty() {
         diagnostics.add(&format!("{path}.pattern"), "must not be empty");
@@ -66,7 +66,7 @@ pub(super) fn compile(text: &str, path: &str, diagnostics: &mut Diagnostics) -> 
     compiled.map_err(fault).ok()
 }
 
-/// Checks that the space of an entry with a pattern differs for each topic, and that no output is the input itself.
+/// Checks that an entry with a pattern has a different space for each topic, and that none of its outputs is the input itself.
 pub(super) fn check_names(names: &[(&str, Option<&String>)], path: &str, diagnostics: &mut Diagnostics) {
     for (field, name) in names.iter().filter_map(|(field, name)| Some((*field, (*name)?))) {
         let place = format!("{path}.{field}");
@@ -91,7 +91,7 @@ impl Pattern {
         Self { text, regex, topic }
     }
 
-    /// Returns the settings of the entry. In its names, `{input}` stands for the name of a topic.
+    /// Returns the settings of the entry. Its names can contain the placeholder `{input}`.
     #[must_use]
     pub const fn entry(&self) -> &Topic {
         &self.topic
@@ -137,7 +137,7 @@ impl Config {
         self.patterns.iter().any(|pattern| pattern.topic.entry == topic.entry)
     }
 
-    /// Returns the topic names that match a pattern and would have this space. The topics need not exist.
+    /// Returns the topic names that match a pattern and would have this space. Topics with these names need not exist.
     #[must_use]
     pub fn inputs_of_space(&self, space: &str) -> BTreeSet<String> {
         self.patterns.iter().filter_map(|pattern| pattern.topic_of_space(space)).map(|topic| topic.input).collect()

@@ -100,7 +100,7 @@ fn contradicting_options_of_filters_are_rejected() {
     let topic = &counted.expect("a configuration").topics[0];
     assert_eq!(topic.filter.memory_problem(topic.window, 1), None);
     let problem = topic.filter.memory_problem(topic.window, 4).expect("they do not fit");
-    assert!(problem.contains("each of the 4 partitions keeps a whole window by count") && problem.contains("got 600000"), "{problem}");
+    assert!(problem.contains("each of the 4 partitions keeps a whole window by count") && problem.contains("is 600000"), "{problem}");
     let with = |line: &str| load(&MINIMAL.replace("window =", &format!("{line}\nwindow =")));
     let refusal = with("retract = { header = \"x\" }").unwrap_err();
     assert!(refusal.starts_with("x.toml: topics[0].retract: filter kind \"aging\" cannot retract keys"), "{refusal}");

@@ -133,7 +133,6 @@ fn an_input_has_several_entries_if_they_fit_together() {
         load_all(&many).unwrap_err(),
         "x.toml: topics[8].input: \"in\" already has 8 entries and cannot have more; combine some of them"
     );
-    // Two entries can have some inputs in common.
     let lists = [
         "input = [\"a\", \"b\"]\noutput = \"{input}.out\"\nwhen = { header = \"x\", exists = true }",
         "input = [\"b\", \"c\"]\noutput = \"{input}.out\"\nspace = \"{input}-2\"",

@@ -81,7 +81,7 @@ fn variables_are_substituted_only_in_values() {
         let errors = load_as("x.toml", &set(text), &environment, &[]).unwrap_err();
         assert_eq!(errors, format!("x.toml: kafka.properties.x: {message}"));
     }
-    // If the variable of an option is not set, the option is not also reported as missing.
+    // If a variable is not set, there is only this error: the option is not also reported as missing.
     assert_eq!(refused("\"24h\"", "\"${NONE}\""), "x.toml: topics[0].window: environment variable NONE is not set");
     let config = load_as("x.toml", &MINIMAL.replace("\"10M\"", "\"${N}\""), &[("N", "5_000")], &[]).unwrap();
     assert_eq!(config.topics[0].filter.capacity, Some(5000));

@@ -35,7 +35,7 @@ impl Config {
     }
 }
 
-/// Loads a file with this name and text. Errors contain only the name of the file, not its directory.
+/// In the errors, the path of the file is only `name`.
 fn load_as(name: &str, text: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Config, String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(name);
@@ -50,7 +50,7 @@ pub(super) fn load(text: &str) -> Result<Config, String> {
     load_as("x.toml", text, &[], &[])
 }
 
-/// Returns the errors of the minimal configuration after a part of it is replaced.
+/// Replaces a part of the minimal configuration and returns the errors of the result.
 fn refused(piece: &str, by: &str) -> String {
     assert!(MINIMAL.contains(piece));
     load(&MINIMAL.replace(piece, by)).unwrap_err()

@@ -31,7 +31,6 @@ fn properties_of_java_clients_are_rejected_with_an_alternative() {
     );
 }
 
-/// Returns the errors of the minimal configuration with these properties.
 fn refused_properties(properties: &str) -> String {
     load(&MINIMAL.replace("[[topics]]", &format!("[kafka.properties]\n{properties}\n[[topics]]"))).map(drop).unwrap_err()
 }

@@ -31,7 +31,7 @@ fn debug_output_contains_no_secret() {
     assert!(shown.contains("sasl.password") && !shown.contains("hunter2"));
 }
 
-/// If a password contains `${`, the text that looks like the name of a variable is a part of the password.
+/// If a password contains `${` by chance, the name that follows is a part of the password.
 #[test]
 fn errors_of_invalid_references_do_not_show_secrets() {
     for (name, setting) in [

@@ -1,8 +1,8 @@
 //! Compiles a schema and the places of a key to a program.
 //!
-//! Decides which places the records of a schema can have and which types can be part of a key. Never compiles a record type while it
-//! compiles another record type: a type can contain itself, so the recursion would not end. Each record type is compiled once per node of
-//! the pointer tree that leads to the type. The number of record types times the number of steps therefore limits the size of a program.
+//! Decides which places the records of a schema can have and which types can be part of a key. A record type can contain itself, so the
+//! compiler queues each record type instead of compiling it within another one. It compiles each record type once per node of the pointer
+//! tree that leads to the type. The size of a program is therefore at most the number of record types times the number of steps.
 
 use super::{AvroExtractor, Entry, Kind, Op, parse};
 use crate::format::{Node, Scalar, SchemaError};
@@ -10,8 +10,8 @@ use apache_avro::schema::{DecimalSchema, InnerDecimalSchema, RecordSchema, Schem
 use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 
-/// Compiles a schema for all `places`. The last field of `wrapper` has the schema, and the other fields have its references (see
-/// [`parse::parse`]).
+/// Compiles a schema for all `places`. The last field of `wrapper` has the schema, and the other fields have its references, as
+/// [`parse::parse`] returns them.
 pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtractor, SchemaError> {
     let (root, _) = wrapper.fields.split_last().ok_or_else(|| SchemaError("the schema is empty".to_owned()))?;
     let mut compiler = Compiler::default();
@@ -28,7 +28,7 @@ pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtra
     Ok(AvroExtractor { root, records, lacking, whole: None })
 }
 
-/// The types, except null, that values at the place of a slot can have: types that can be part of a key, types that cannot, or both.
+/// The types that values at the place of a slot can have: types that can be part of a key, types that cannot, or both. Null is neither.
 #[derive(Clone, Copy, Default)]
 struct End {
     is_usable: bool,
@@ -38,7 +38,7 @@ struct End {
 /// The error messages for a type that is not supported at a requested place.
 #[derive(Clone, Copy)]
 pub(super) struct Refused {
-    /// The end of the error message for a schema, which follows the name of the field.
+    /// The end of the error message for a schema. It follows the name of the field.
     is: &'static str,
     /// The error message for a record.
     has: &'static str,
@@ -60,7 +60,7 @@ const RECORD: Refused = Refused { is: "is a record; use one of its fields", has:
 const ARRAY: Refused = Refused { is: "is an array; use one of its elements", has: "a requested field is an array, not a single value" };
 const MAP: Refused = Refused { is: "is a map; use one of its keys", has: "a requested field is a map, not a single value" };
 
-/// Checks the places at and below a node and collects the slots of the places that no record can have.
+/// Checks the places at and below a node. Collects the slots of the places that no record can have.
 fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking: &mut Vec<usize>) -> Result<(), SchemaError> {
     for slot in &node.slots {
         match ends.get(slot) {
@@ -84,9 +84,9 @@ fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking
 
 #[derive(Default)]
 struct Compiler<'s> {
-    /// The named types, by their full names and aliases.
+    /// The named types by their full names and aliases.
     names: HashMap<String, &'s Schema>,
-    /// The record types to compile, in order, each with the node of the pointer tree that leads to the type.
+    /// The record types to compile, each with the node of the pointer tree that leads to the type.
     records: Vec<(&'s RecordSchema, Option<&'s Node>)>,
     /// The index of each pair in `records`.
     numbers: HashMap<(*const RecordSchema, Option<*const Node>), usize>,
@@ -202,8 +202,8 @@ impl<'s> Compiler<'s> {
         Ok(ops)
     }
 
-    /// Compiles an operation for the pointers that end at a node. The operation stores the value, or rejects the record if a value of this
-    /// type cannot be part of a key.
+    /// Compiles the operation for the pointers that end at a node. The operation stores the value. If a value of this type cannot be part
+    /// of a key, the operation rejects the record instead.
     fn take(&mut self, schema: &'s Schema, node: &'s Node) -> Op {
         let kind = kind(schema);
         for &slot in &node.slots {
@@ -229,7 +229,7 @@ fn defines(schema: &Schema, name: &str) -> bool {
     schema.name().is_some_and(|own| own.as_ref() == name)
 }
 
-/// Adds an operation. Leaves it out if it skips no bytes. Merges it with the previous operation if both skip a fixed number of bytes.
+/// Adds an operation unless it skips no bytes. If it and the previous operation skip fixed numbers of bytes, they become one operation.
 fn push(ops: &mut Vec<Op>, op: Op) {
     match (ops.last_mut(), &op) {
         (_, Op::Fixed(0)) => {}
@@ -244,7 +244,7 @@ pub(super) fn kind(schema: &Schema) -> Result<Kind, Refused> {
         Schema::Boolean => Kind::Boolean,
         Schema::Int | Schema::Date | Schema::TimeMillis => Kind::Int,
         Schema::String | Schema::Uuid(UuidSchema::String) => Kind::Text,
-        // The specification allows a UUID only as a string or as 16 fixed bytes, so a UUID of type `bytes` is read as plain bytes.
+        // The specification allows a UUID only as a string or as 16 fixed bytes. A UUID of type `bytes` is therefore read as plain bytes.
         Schema::Bytes | Schema::Uuid(UuidSchema::Bytes) => Kind::Bytes,
         Schema::Fixed(fixed) | Schema::Duration(fixed) => Kind::Fixed(fixed.size),
         Schema::Uuid(UuidSchema::Fixed(_)) => Kind::Uuid,

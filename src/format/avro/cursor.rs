@@ -1,6 +1,6 @@
 //! A cursor that reads an encoded record.
 //!
-//! Decodes numbers, lengths, and blocks. Never moves past the end of the record.
+//! Decodes numbers, lengths, and blocks. Never reads past the end of the record.
 
 use crate::format::Malformed;
 
@@ -36,14 +36,14 @@ impl<'a> Cursor<'a> {
         Malformed { offset: self.at, what }
     }
 
-    /// Takes the next `length` bytes. If the record has fewer bytes, the error message is `what`.
+    /// Takes the next `length` bytes. If the record has fewer bytes, returns an error with the message `what`.
     pub fn take(&mut self, length: usize, what: &'static str) -> Result<&'a [u8], Malformed> {
         let bytes = self.record[self.at..].get(..length).ok_or_else(|| self.malformed(what))?;
         self.at += length;
         Ok(bytes)
     }
 
-    /// Takes length-prefixed bytes and returns them without their length.
+    /// Takes length-prefixed bytes. The result does not contain their length.
     pub fn sized(&mut self, what: &'static str) -> Result<&'a [u8], Malformed> {
         let start = self.at;
         let length = self.long()?;
@@ -51,7 +51,7 @@ impl<'a> Cursor<'a> {
         self.take(length, what)
     }
 
-    /// Takes a 64-bit number: a zigzag varint with seven bits per byte, lowest bits first.
+    /// Takes a zigzag varint of at most 64 bits.
     #[inline]
     pub fn long(&mut self) -> Result<i64, Malformed> {
         let mut number = 0_u64;
@@ -85,14 +85,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes an index below `count`. If the index is too large, the error message is `what`.
+    /// Takes an index below `count`. If the index is too large, returns an error with the message `what`.
     pub fn index(&mut self, count: usize, what: &'static str) -> Result<usize, Malformed> {
         let offset = self.at;
         let index = usize::try_from(self.int()?).ok().filter(|&index| index < count);
         index.ok_or(Malformed { offset, what })
     }
 
-    /// Takes the head of the next block of an array or a map. Returns `None` at the end.
+    /// Takes the head of the next block of an array or a map. Returns `None` after the last block.
     pub fn block(&mut self) -> Result<Option<Block>, Malformed> {
         let offset = self.at;
         let count = self.long()?;

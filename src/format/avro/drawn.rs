@@ -11,11 +11,10 @@ use std::collections::BTreeSet;
 /// Keys of maps. Some of them must be escaped in a pointer.
 const KEYS: [&str; 4] = ["a", "~1/", "", "ключ"];
 const TEXTS: [&str; 4] = ["", "a", "Käse", "a text of more than sixty-four bytes, whose length is a number of two bytes"];
-/// Maximum depth. Deeper arrays and maps are empty, and deeper unions have their first branch. Keeps values within the depth that the walk
-/// allows.
+/// Maximum depth of values. Deeper arrays and maps are empty, and deeper unions have their first branch. A walk rejects deeper values.
 const NESTED: usize = 8;
 
-/// Makes choices based on bytes. After the last byte, it always makes the first choice.
+/// Makes choices that depend on a sequence of bytes. After the last byte, it always makes the first choice.
 pub struct Draw<'a> {
     bytes: &'a [u8],
     names: usize,
@@ -85,7 +84,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Generates a type that refers to an earlier record type but can be null or empty, because records must be finite.
+    /// Generates a type that contains an earlier record type. It can be null or empty, because records must be finite.
     fn recursion(&mut self) -> Json {
         let Some(last) = self.records.len().checked_sub(1) else { return json!("int") };
         let index = last - self.below(last + 1);
@@ -173,8 +172,8 @@ impl<'a> Draw<'a> {
         [0, 1, -1, 64, -65, i64::MAX, i64::MIN, 1_000_000][self.below(8)]
     }
 
-    /// Encodes a value like the encoder of `apache-avro`, except that arrays and maps have blocks of any length, and some blocks
-    /// declare their size.
+    /// Encodes a value like the encoder of `apache-avro`, but splits arrays and maps into blocks of any length. Some blocks declare their
+    /// size.
     pub fn encode(&mut self, value: &Value, schema: &Schema, names: &NamesRef<'_>, out: &mut Vec<u8>) {
         match (value, schema) {
             (_, Schema::Ref { name }) => self.encode(value, names[name], names, out),
@@ -228,7 +227,6 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// Encodes a number as a zigzag varint.
 pub fn number(number: i64, out: &mut Vec<u8>) {
     let mut zigzag = (number << 1 ^ number >> 63).cast_unsigned();
     while zigzag > 0x7f {

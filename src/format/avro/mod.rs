@@ -1,7 +1,7 @@
 //! Avro's binary encoding.
 //!
-//! A schema and the places of a key are compiled to a program that finds the values in a record. This module never builds a value and never
-//! trusts a length or a count in a record.
+//! A schema and the places of a key are compiled to a program that finds the values in a record. The program never builds other values and
+//! never trusts a length or a count in a record.
 //!
 //! `parse` parses a schema, `compile` compiles the program, `walk` runs it, `visit` visits everything in a record, and `cursor`
 //! reads numbers, lengths, and blocks.
@@ -73,7 +73,7 @@ enum Op {
     Map { values: Box<Op>, wanted: Vec<Entry> },
     /// Stores a value in its slots.
     Take { kind: Kind, slots: Vec<usize> },
-    /// Runs two operations on the same value. Pointers can use several names of the same field: its own name and its aliases.
+    /// Runs two operations on the same value, because pointers can use several names of one field: its own name and its aliases.
     Twice(Box<[Op; 2]>),
     /// Rejects the record with this error message, because the value cannot be part of a key.
     Refuse(&'static str),
@@ -99,7 +99,7 @@ enum Kind {
     Fixed(usize),
     Uuid,
     Enum(Vec<String>),
-    /// A decimal of `size` bytes. If `size` is `None`, a length comes before the decimal in the record.
+    /// A decimal of `size` bytes. If `size` is `None`, the record contains the length before the decimal.
     Decimal {
         size: Option<usize>,
         scale: u32,

@@ -7,7 +7,6 @@ use apache_avro::{Decimal, Uuid};
 /// Digits after the decimal point of all decimals.
 pub const SCALE: u32 = 2;
 
-/// Checks the values that an extractor finds at these places.
 pub fn compare(places: &[impl AsRef<str>], value: &Value, found: &[Option<Scalar<'_>>]) {
     for (place, found) in places.iter().map(AsRef::as_ref).zip(found) {
         let expected = look(value, place);
@@ -16,7 +15,7 @@ pub fn compare(places: &[impl AsRef<str>], value: &Value, found: &[Option<Scalar
     }
 }
 
-/// Returns the value at a place, by the rules that the module `avro` documents.
+/// Returns the value at a place, with the rules in the documentation of the module `avro`.
 pub fn look<'v>(value: &'v Value, place: &str) -> Option<&'v Value> {
     let value = if let Value::Union(_, value) = value { value } else { value };
     let Some(rest) = place.strip_prefix('/') else { return Some(value) };
@@ -42,7 +41,7 @@ fn is_same(found: &Scalar<'_>, value: &Value) -> bool {
         (Scalar::Integer(number), Value::Long(value) | Value::TimestampMicros(value)) => *number == i128::from(*value),
         (Scalar::String(text), Value::String(value) | Value::Enum(_, value)) => *text == value.as_bytes(),
         (Scalar::String(bytes), Value::Bytes(value) | Value::Fixed(_, value)) => *bytes == value,
-        // The decoder accepts every spelling of a UUID. A key contains the text as written.
+        // The decoder parses any spelling of a UUID, but a key contains the text as written.
         (Scalar::String(text), Value::Uuid(value)) => str::from_utf8(text).is_ok_and(|text| Uuid::parse_str(text).as_ref() == Ok(value)),
         (Scalar::String(bytes), Value::Duration(value)) => *bytes == <[u8; 12]>::from(*value),
         (Scalar::Uuid(id), Value::Uuid(value)) => id == value.as_bytes(),

@@ -15,8 +15,8 @@ use std::sync::Once;
 /// The attribute that stores the aliases of a field.
 const ALIASES: &str = "unseen_aliases";
 
-/// Parses the references and the schema as the fields of an artificial record, because later fields can use the names that earlier fields
-/// define. The schema is the last field.
+/// Parses the references and the schema as the fields of an artificial record. The schema is its last field, because a field can use the
+/// names that earlier fields define.
 pub(super) fn parse(schema: &Schema) -> Result<RecordSchema, SchemaError> {
     allow_all_names();
     let references = schema.references.iter().map(|reference| {
@@ -45,16 +45,15 @@ fn json(body: &Body) -> Result<Value, SchemaError> {
     bare(serde_json::from_str(text).map_err(|error| SchemaError(format!("the schema is not JSON: {error}")))?)
 }
 
-/// The kinds of types and the required attribute of each kind. If a type lacks this attribute, its `type` is the name of a user-defined
-/// type.
+/// The kinds of types, each with its required attribute. If an object lacks this attribute, its `type` is the name of a user-defined type.
 const KINDS: [(&str, &str); 6] =
     [("record", "fields"), ("error", "fields"), ("enum", "symbols"), ("fixed", "size"), ("array", "items"), ("map", "values")];
 
-/// A suffix for user-defined types that are named like a kind, because the parser would mistake their names for the kind.
+/// A suffix for user-defined types with the name of a kind. Without it, the parser would mistake their names for the kind.
 const MARK: char = '\'';
 
-/// Removes attributes that do not affect the encoding. With them, the parser would reject the invalid defaults of old schemas and would
-/// copy a type for each of its aliases. Keeps the aliases of fields, because pointers can contain them.
+/// Removes attributes that do not affect the encoding. With them, the parser would reject the invalid defaults of old schemas and copy a
+/// type for each of its aliases. The aliases of fields stay, because pointers can contain them.
 fn bare(json: Value) -> Result<Value, SchemaError> {
     match json {
         Value::String(name) => Ok(Value::String(marked(name))),
@@ -76,9 +75,9 @@ fn bare(json: Value) -> Result<Value, SchemaError> {
 
 const LOGICAL: [&str; 3] = ["logicalType", "precision", "scale"];
 
-/// Converts an object that contains only the name of a type, such as `{"type": "int"}`. Without a logical type, the object becomes the
-/// plain name, because the parser would copy the type otherwise. With a logical type, the object stays an object. Its type is then
-/// primitive, so the parser does not copy anything.
+/// Converts an object that only refers to a type, such as `{"type": "int"}`. Without a logical type, the result is the plain name, because
+/// the parser would copy the type otherwise. With a logical type, the result is an object. The parser copies nothing in this case, because
+/// the type is primitive.
 fn annotated(members: &mut Map<String, Value>, name: String) -> Value {
     if members.contains_key("logicalType") { kept(members, &LOGICAL, [("type", name.into())]) } else { name.into() }
 }
@@ -123,13 +122,13 @@ fn field(json: Value) -> Result<Value, SchemaError> {
     Ok(kept(&mut members, &["name"], [("type", bare(of)?), (ALIASES, aliases)]))
 }
 
-/// Returns an object with those `members` that are in `names` and with the members in `others`.
+/// Returns an object with the `members` that are listed in `names`, and with `others`.
 fn kept<const N: usize>(members: &mut Map<String, Value>, names: &[&str], others: [(&str, Value); N]) -> Value {
     let kept = names.iter().filter_map(|&name| Some((name, members.remove(name)?)));
     Value::Object(kept.chain(others).map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// Marks a name that is equal to the name of a kind.
+/// Adds [`MARK`] to a name that is equal to the name of a kind.
 fn marked(mut name: String) -> String {
     let last = name.rsplit('.').next().unwrap_or_default();
     if KINDS.iter().any(|(kind, _)| *kind == last) {
@@ -143,8 +142,8 @@ pub(super) fn is_alias(field: &RecordField, name: &str) -> bool {
     aliases.is_some_and(|aliases| aliases.iter().any(|alias| alias == name))
 }
 
-/// Makes the parser accept all names, except empty names of types. Avro's Java library, which writes most schemas, allows letters of all
-/// alphabets and any namespace. The setting applies to the whole process, and only its first value counts.
+/// Makes the parser accept all names, except for empty names of types. Avro's Java library, which writes most schemas, allows letters of
+/// all alphabets and any namespace. The setting applies to the whole process. Only the first call in a process has an effect.
 pub(super) fn allow_all_names() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -38,7 +38,7 @@ fn a_union_can_have_a_branch_that_cannot_be_in_a_key() {
     let union = r#"["null", "string", "double", {"type": "map", "values": "string"}]"#;
     finds(union, &[""], &[0], &[Some(Scalar::Null)]);
     finds(union, &[""], b"\x02\x02a", &[text("a")]);
-    // If a pointer ends at a place, longer pointers through this place find nothing, even if a branch of the union is a map.
+    // A pointer ends at the value, so longer pointers through the value find nothing, even if a branch of the union is a map.
     let walk = compile(union, &["", "/a"]).unwrap();
     assert!(!walk.lacks(0) && walk.lacks(1));
     let what = "a requested field is a map, not a single value";
@@ -82,7 +82,7 @@ fn places_survive_schema_evolution() {
     let id = r#"{"name": "id", "type": "long"}"#;
     let at = r#"{"name": "at", "type": "int"}"#;
     let named = |name: &str, fields: &str| format!(r#"{{"name": "{name}", "type": {}}}"#, user(fields));
-    // The original schema, and schemas with reordered, additional, and renamed optional fields.
+    // The first of these schemas is the original. In the others, fields are reordered, added, or both renamed and optional.
     finds(&event(&format!("{}, {at}", named("user", id))), &places, &[14, 1], &expected);
     finds(&event(&format!("{at}, {}", named("user", id))), &places, &[1, 14], &expected);
     let name = r#"{"name": "name", "type": ["null", "string"], "default": null}"#;
@@ -115,7 +115,6 @@ fn a_schema_can_refer_to_other_schemas() {
         AvroExtractor::compile(&with_references(r#"["null", {"type": "array", "items": "acme.User"}]"#, &[id, user]), &spec).unwrap();
     assert_eq!(union.walk(b"\x02\x02id\x00\x00\x00", &mut found), Ok(()));
     assert_eq!(found[0], text("id"));
-    // The schema is only the name of a referenced type.
     let whole = AvroExtractor::compile(&with_references(r#""acme.Id""#, &[id]), &key(&[""])).unwrap();
     assert_eq!(whole.walk(b"id", &mut found), Ok(()));
     assert_eq!(found[0], text("id"));
@@ -193,7 +192,6 @@ fn invalid_schemas_are_rejected() {
     assert_eq!(error.to_string(), "the schema is a Protobuf descriptor, but an Avro schema is JSON");
     let error = AvroExtractor::compile(&with_references(r#""string""#, &["{"]), &key(&["/a"])).unwrap_err();
     assert!(error.to_string().starts_with("in its reference `a.subject`, the schema is not JSON"));
-    // The JSON parser limits the nesting.
     assert!(
         refused(&(r#"{"type": "array", "items": "#.repeat(1000) + r#""int""# + &"}".repeat(1000)), "")
             .starts_with("the schema is not JSON: recursion")

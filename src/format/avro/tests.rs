@@ -30,7 +30,7 @@ pub(super) fn finds(text: &str, places: &[&str], record: &[u8], expected: &[Opti
     assert_eq!(walk.walk(&longer, &mut vec![None; places.len()]), Err(left), "{text}");
 }
 
-/// Checks the error for a malformed record, with and without a requested value in the record.
+/// Checks the error for a malformed record, both if a value of the record is requested and if none is.
 fn malformed(text: &str, place: &str, record: &[u8], offset: usize, what: &str) {
     for places in [&[place][..], &["/not there"]] {
         let error = compile(text, places).unwrap().walk(record, &mut [None]).unwrap_err();
@@ -111,7 +111,6 @@ fn decimals_have_the_scale_of_the_schema() {
     finds(r#"{"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}"#, &[""], b"\x02a", &[text("a")]);
 }
 
-/// Collects the texts of a record.
 struct Texts(Vec<Vec<u8>>);
 
 impl Visit for Texts {
@@ -210,7 +209,7 @@ fn blocks_can_declare_their_size() {
     let map = r#"{"type": "map", "values": "long"}"#;
     finds(map, &["/a", "/b"], b"\x03\x0c\x02a\x02\x02b\x04\x00", &[integer(1), integer(2)]);
     finds(map, &["/a/b"], b"\x03\x0c\x02a\x02\x02b\x04\x00", &[None]);
-    // If a value in a block is requested, the declared size must be correct.
+    // The declared size of a block must be correct if a value in the block is requested.
     let what = "a block does not have its declared size";
     for (record, offset) in [(&[5, 4, 2, 4, 6, 0][..], 5), (&[5, 8, 2, 4, 6, 0, 0], 5)] {
         let found = compile(array, &["/0"]).unwrap().walk(record, &mut [None]);
@@ -222,7 +221,7 @@ fn blocks_can_declare_their_size() {
 fn the_last_of_equal_keys_wins() {
     let map = r#"{"type": "map", "values": ["null", "long", {"type": "map", "values": "long"}]}"#;
     finds(map, &["/a"], b"\x04\x02a\x02\x04\x02a\x02\x06\x00", &[integer(3)]);
-    // The key `a` occurs twice, and only its last value counts. This value does not have the field.
+    // Only the last value of the key `a` counts, and it does not have the field.
     finds(map, &["/a/b"], b"\x04\x02a\x04\x02\x02b\x02\x00\x02a\x00\x00", &[None]);
     finds(map, &["/a/b"], b"\x02\x02a\x00\x02\x02a\x04\x02\x02b\x02\x00\x00", &[integer(1)]);
 }

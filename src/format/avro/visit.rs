@@ -1,6 +1,6 @@
 //! Visits everything in a record.
 //!
-//! Never trusts a length or a count in a record, and never recurses without limit in a type that contains itself.
+//! Lengths and counts in a record are never trusted, and the recursion in a type that contains itself is limited.
 
 use super::compile::kind;
 use super::cursor::Cursor;
@@ -17,7 +17,7 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// Takes the schema from the last field of `wrapper`, and its references from the other fields (see [`super::parse::parse`]).
+    /// Uses the schema in the last field of `wrapper` and its references in the other fields, as [`super::parse::parse`] returns them.
     pub(super) fn new(mut wrapper: RecordSchema) -> Self {
         let mut names = HashMap::new();
         wrapper.fields.iter().for_each(|field| define(&field.schema, &mut names));
@@ -53,9 +53,8 @@ fn define(schema: &Schema, names: &mut HashMap<String, Schema>) {
 struct Walker<'a, 'v, V> {
     names: &'a HashMap<String, Schema>,
     cursor: Cursor<'a>,
-    /// Number of values without bytes that are still allowed in the rest of the record.
+    /// Number of values without bytes that the rest of the record may still have.
     idle: usize,
-    /// Buffer for the text of a floating-point number.
     text: String,
     visitor: &'v mut V,
 }
@@ -112,7 +111,7 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
             schema => {
                 let value = match kind(schema) {
                     Ok(kind) => scalar(&mut self.cursor, &kind)?,
-                    // Visit the bytes of a decimal whose scale varies or is above 38, because `Scalar` cannot represent such decimals.
+                    // `Scalar` cannot represent a decimal whose scale varies or is above 38, so visit its bytes.
                     Err(_) => Scalar::String(match schema {
                         Schema::Decimal(DecimalSchema { inner: InnerDecimalSchema::Fixed(fixed), .. }) => {
                             self.cursor.take(fixed.size, "the record ends within a decimal")?
@@ -123,7 +122,7 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
                 self.visitor.scalar(value);
             }
         }
-        // Values without bytes are limited, because a few bytes can declare any number of them, such as an array of nulls.
+        // A few bytes can declare any number of values without bytes, such as an array of nulls, so the number is limited.
         if self.cursor.at() == start {
             self.idle = self.idle.checked_sub(1).ok_or_else(|| self.cursor.malformed("more than 65536 values have no bytes"))?;
         }

@@ -1,13 +1,13 @@
 //! Runs a compiled program on a record.
 //!
-//! Never allocates. The running time is limited by the size of the record plus [`IDLE_MAX`].
+//! Never allocates. The running time is at most proportional to the size of the record plus [`IDLE_MAX`].
 
 use super::cursor::{Block, Cursor};
 use super::{Entry, Kind, Op};
 use crate::format::{DEPTH_MAX, Malformed, Scalar};
 
-/// Maximum number of values without bytes in a record, such as nulls in an array. The limit is needed because a few bytes can declare any
-/// number of such values.
+/// Maximum number of values without bytes in a record, such as nulls in an array. Without this limit, a few bytes could declare any number
+/// of such values.
 pub(super) const IDLE_MAX: usize = 1 << 16;
 
 const UUID_SIZE: usize = 16;
@@ -23,7 +23,7 @@ pub(super) fn walk<'a>(root: &'a Op, records: &'a [Vec<Op>], record: &'a [u8], f
 struct Walker<'a, 'f> {
     records: &'a [Vec<Op>],
     cursor: Cursor<'a>,
-    /// Number of values without bytes that are still allowed in the rest of the record.
+    /// Number of values without bytes that the rest of the record may still have.
     idle: usize,
     found: &'f mut [Option<Scalar<'a>>],
 }
@@ -80,7 +80,7 @@ impl<'a> Walker<'a, '_> {
         Ok(depth + 1)
     }
 
-    /// Counts the value that starts at `start`, if it has no bytes.
+    /// Counts the value between `start` and the current position if it has no bytes.
     fn busy(&mut self, start: usize) -> Result<(), Malformed> {
         if self.cursor.at() == start { self.idle(1) } else { Ok(()) }
     }
@@ -116,7 +116,7 @@ impl<'a> Walker<'a, '_> {
         Ok(())
     }
 
-    /// Skips the elements of a block, all at once if possible.
+    /// Skips the elements of a block, if possible without reading each of them.
     fn skip(&mut self, items: &'a Op, block: Block, depth: usize) -> Result<(), Malformed> {
         if self.cursor.skip(block)? {
             return Ok(());
@@ -124,7 +124,7 @@ impl<'a> Walker<'a, '_> {
         match items {
             Op::Fixed(0) => self.idle(block.count),
             Op::Fixed(size) => {
-                // If the size overflows, it is larger than the record in any case.
+                // A size that overflows is larger than the record.
                 let size = size.saturating_mul(block.count);
                 self.cursor.take(size, "the record ends within an array").map(|_| ())
             }
@@ -206,7 +206,7 @@ fn fixed<'a>(cursor: &mut Cursor<'a>, size: usize) -> Result<&'a [u8], Malformed
     cursor.take(size, "the record ends within a value of a fixed size")
 }
 
-/// Decodes a big-endian number in two's complement. An empty slice is the number 0. Returns `None` if the number needs more than 128 bits.
+/// Decodes a big-endian number in two's complement. No bytes mean 0. Returns `None` if the number needs more than 128 bits.
 fn number(bytes: &[u8]) -> Option<i128> {
     let is_negative = bytes.first().is_some_and(|byte| byte & NEGATIVE != 0);
     let extension = if is_negative { 0xff } else { 0 };

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Returns the end of an error message for a pointer that finds nothing in a text, or `None` if the reason is obvious. `option` is the
-/// configuration option that contains the pointer, if the option can be combined with `then`.
+/// configuration option of the pointer. It is `None` if this option cannot be combined with `then`.
 pub(crate) fn missing_field(side: Side, option: Option<&str>, pointer: &str, json: &[u8]) -> Option<String> {
     dead_end(side, option, pointer, str::from_utf8(json).ok()?)
 }
@@ -39,8 +39,8 @@ fn child<'j>(text: &'j str, step: &str) -> Option<&'j str> {
     found.map(RawValue::get)
 }
 
-/// Explains why the value at pointer `at` has no member or element `step`. `then` is the configuration of a part that reads JSON text
-/// in the string at `at`.
+/// Explains why the value at pointer `at` has no member or element `step`. `then` is the configuration of a key part that parses the string
+/// at `at` as JSON.
 fn explain(side: Side, then: Option<&str>, at: &str, step: &str, text: &str) -> Option<String> {
     let kind = match text.as_bytes().first()? {
         b'"' => {

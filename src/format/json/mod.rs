@@ -1,11 +1,10 @@
 //! JSON texts.
 //!
-//! Three methods find fields, and all of them find the same values. They are tried in this order: a template of an earlier text
-//! (`template`), a scan of typical JSON (`scan`), and a parser (`serde_json`). `visit` visits a whole text, and `hint` explains why a field
-//! is missing.
+//! Three methods find fields, and all of them find the same values. They run in this order: a template of an earlier text (`template`), a
+//! scan of typical JSON (`scan`), and a parser (`serde_json`). `visit` visits a whole text, and `hint` explains why a field is missing.
 //!
-//! The syntax of the whole text is validated to reject truncated records. But strings that are neither requested nor visited are not
-//! checked for valid UTF-8.
+//! The syntax of the whole text is validated, so truncated records are rejected. Strings are checked for valid UTF-8 only if they are
+//! requested or visited.
 
 mod hint;
 mod scan;
@@ -71,7 +70,7 @@ impl JsonExtractor {
 }
 
 impl Extract for JsonExtractor {
-    // This method is not inline: it has most of the code that runs per record, and every caller would get a copy.
+    // This method is not inline, because every caller would get a copy of the code that runs per record.
     fn find<'a>(&'a self, text: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>> {
         let (scan, template) = buffers.scan_and_template(text, &self.places);
         if template.find(&scan, found).is_some() {
@@ -110,7 +109,7 @@ impl<'a> DeserializeSeed<'a> for FieldSeed<'_, 'a> {
             self.found[slot] = Some(scalar);
         }
         if !self.node.children.is_empty() && matches!(scalar, Scalar::Container(_)) {
-            // This pointer is the prefix of a longer pointer. Parse the value again to follow the longer pointer.
+            // A longer pointer leads through this value, so parse the value again.
             let mut inner = serde_json::Deserializer::from_str(raw.get());
             let beyond = FieldSeed { node: self.node, found: &mut *self.found };
             inner.deserialize_any(beyond).map_err(serde::de::Error::custom)?;
@@ -155,7 +154,7 @@ impl<'a> Visitor<'a> for FieldSeed<'_, 'a> {
         Ok(())
     }
 
-    // A pointer that leads through a scalar finds nothing.
+    // A pointer finds nothing if it leads through a scalar.
     fn visit_bool<E>(self, _: bool) -> Result<(), E> {
         Ok(())
     }
@@ -176,7 +175,7 @@ impl<'a> Visitor<'a> for FieldSeed<'_, 'a> {
     }
 }
 
-/// The name of a field, deserialized to the index of the child node with this name, if there is one.
+/// Deserializes the name of a field. Returns the index of the child node with this name, or `None` if there is no such node.
 struct Segment<'w> {
     node: &'w Node,
 }
@@ -201,7 +200,7 @@ impl Visitor<'_> for Segment<'_> {
     }
 }
 
-/// Classifies the text of a valid JSON value.
+/// Converts the text of a valid JSON value to a scalar. Fails if a string has invalid escapes.
 fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
     Ok(match text.first() {
         Some(b'"') if text.contains(&b'\\') => unescape(text).map(|_| Scalar::Escaped(text))?,

@@ -3,7 +3,7 @@
 //! The scan either finds the same values as the parser in [`super::JsonExtractor`] or gives up because the text is malformed or unusual. It
 //! never decides that a record is invalid. It never accepts a text that is not JSON, because it validates the syntax of the whole text.
 //!
-//! Strings are skipped with the marks of [`StructuralBitmap`], without reading their bytes. Each step passes the position in the text to
+//! The marks of [`StructuralBitmap`] let the scan skip strings without reading their bytes. Each step passes the position in the text to
 //! the next step instead of storing it, which keeps the position in a register.
 
 #![expect(clippy::inline_always, reason = "small steps of one loop")]
@@ -19,7 +19,7 @@ pub(super) struct Scan<'a, 's> {
     pub(super) bitmap: &'s StructuralBitmap,
 }
 
-/// Returns the position after a byte of the text. Does not check for an overflow, because no text is long enough to cause one.
+/// Returns the position after a byte of the text. This cannot overflow, because no text is long enough.
 #[inline(always)]
 pub(super) const fn behind(at: usize) -> usize {
     at.wrapping_add(1)
@@ -63,16 +63,16 @@ impl<'a> Scan<'a, '_> {
     /// Reads a value on the path of a pointer or at its end.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
-            // If the field occurs again, the scan gives up. The last occurrence counts, but the earlier value must also be valid, and only
-            // the parser validates it fully. The root cannot occur again.
+            // If the field occurs again, the scan gives up. Only the last occurrence counts, but the earlier value must also be valid, and
+            // only the parser validates it fully. The root cannot occur again.
             if depth > 0 && node.is_found(found) {
                 return None;
             }
             return match self.byte(at)? {
                 b'{' => self.walk_object(at, node, found, depth),
                 b'n' | b't' | b'f' => self.skip(at, depth),
-                // The scan gives up: only the parser follows pointers into arrays, and the parser validates strings and numbers at this
-                // place more strictly.
+                // The scan gives up, because only the parser follows pointers into arrays. The parser also validates strings and numbers at
+                // this place more strictly.
                 _ => None,
             };
         }
@@ -128,7 +128,7 @@ impl<'a> Scan<'a, '_> {
         (self.byte(at)? == b':').then(|| self.space(behind(at)))
     }
 
-    /// Skips the comma or the end of the container after an element. Returns the next position, and true at the end of the container.
+    /// Skips the comma after an element, or the end of the container. Returns the next position, and true at the end of the container.
     #[inline(always)]
     pub(super) fn comma(&self, at: usize, end: u8) -> Option<(usize, bool)> {
         let at = self.space(at);
@@ -213,7 +213,7 @@ impl<'a> Scan<'a, '_> {
         Some(at)
     }
 
-    /// Skips digits. There must be at least one.
+    /// Skips at least one digit. Gives up if there is none.
     #[inline(always)]
     fn digits(&self, start: usize) -> Option<usize> {
         let mut at = start;
@@ -256,7 +256,7 @@ impl<'a> Scan<'a, '_> {
             match self.byte(at)? {
                 b'"' => return Some(behind(at)),
                 b'\\' => at = self.bitmap.next(self.escape(behind(at))?)?,
-                // The byte is a control character, which JSON does not allow in a string.
+                // JSON does not allow control characters in strings.
                 _ => return None,
             }
         }
@@ -390,7 +390,7 @@ mod tests {
             assert!(short.is_some_and(|[found]| found.is_some()), "{json}");
             assert_eq!(short, long, "{json}");
         }
-        // If a pointer leads through the number, the scan gives up, and the parser decides.
+        // A pointer leads through the number, so the scan leaves the decision to the parser.
         assert_eq!(both("/a/b", br#"{"a":1e999}"#)[0], None);
     }
 

@@ -1,6 +1,6 @@
-//! Marks the bytes of a text that are special within a JSON string, with SIMD instructions.
+//! Marks the bytes that end a string, start an escape, or are not allowed in a JSON string. Uses SIMD instructions.
 //!
-//! Marks exactly these bytes, because the scan skips strings from mark to mark.
+//! The scan skips strings from mark to mark, so exactly these bytes must be marked.
 
 #![allow(unsafe_code)]
 
@@ -9,12 +9,12 @@ use wide::u8x16;
 /// Number of bytes that are marked at once.
 pub(super) const BLOCK: usize = 64;
 
-/// Marks of the bytes that end a string, start an escape, or are control characters. The buffer is reused between texts.
+/// The marks of a text. The buffer is reused between texts.
 #[derive(Debug, Default)]
 pub(super) struct StructuralBitmap {
     /// One bit per byte, lowest first. May be longer than the text.
     blocks: Vec<u64>,
-    /// Number of blocks that belong to the text.
+    /// Number of blocks with marks of the current text.
     used: usize,
     pub(super) is_ascii: bool,
 }
@@ -51,7 +51,8 @@ impl StructuralBitmap {
             others |= more;
         }
         if !rest.is_empty() {
-            // The last block consists of the last 64 bytes. The marks of bytes that are also in the previous block are shifted out.
+            // The last block consists of the last 64 bytes of the text. Some of them are also in the previous block, and their marks are
+            // shifted out.
             let (found, more) = match text.last_chunk() {
                 Some(block) => marks(block),
                 None => marks(&padded(rest)),
@@ -106,7 +107,7 @@ fn marks(block: &[u8; BLOCK]) -> (u64, u32) {
     (bitmap, any.move_mask().cast_unsigned())
 }
 
-/// Does the same as [`marks`] with half the number of instructions.
+/// Does the same as [`marks`] with half as many instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -120,7 +121,7 @@ fn marks_with_avx2(block: &[u8; BLOCK]) -> (u64, u32) {
         i64::from(_mm256_movemask_epi8(marks))
     };
     let (low, high) = (marks(first), marks(second));
-    // The integers are signed. With unsigned integers, the compiler would convert this computation back to vector code, which is slower.
+    // The integers are signed, because the compiler would convert this computation with unsigned integers to vector code, which is slower.
     let all = ((high ^ low >> 32) << 32 ^ low).cast_unsigned();
     (all, _mm256_movemask_epi8(_mm256_or_si256(first, second)).cast_unsigned())
 }
@@ -135,7 +136,7 @@ mod tests {
         fn all_special_bytes_are_marked(text in prop::collection::vec(prop_oneof![1 => any::<u8>(), 1 => Just(b'"'), 20 => Just(b'a')], 0..300)) {
             let without_avx2 = |bitmap: &mut StructuralBitmap, text: &[u8]| bitmap.index_by(text, marks);
             for index in [StructuralBitmap::index, without_avx2] {
-                // The bitmap still has the marks of a longer text.
+                // At the start, the bitmap has the marks of a longer text.
                 let mut bitmap = StructuralBitmap { blocks: vec![u64::MAX; 9], used: 9, is_ascii: false };
                 index(&mut bitmap, &text);
                 prop_assert_eq!(bitmap.is_ascii, text.is_ascii());

@@ -1,11 +1,11 @@
 //! Recognizes texts that differ from an earlier text only in their scalars, such as the records of one producer.
 //!
 //! If scalars in a JSON text are replaced by scalars of the same types, the text is still JSON, and its fields are in the same order. So
-//! this module reads only the scalars and compares all other bytes with the earlier text. Templates are tried before [`super::scan`]. This
-//! module never learns a template from a text if a requested field is missing or occurs twice.
+//! this module reads only the scalars and compares all other bytes with the earlier text. It is tried before [`super::scan`]. It does not
+//! learn a template from a text in which a requested field is missing or occurs twice.
 //!
-//! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions.
-//! Unlike Mison, this module also validates the rest of the text.
+//! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions. Unlike
+//! Mison, this module validates the whole text.
 
 use super::scan::{Scan, behind};
 use crate::format::scalar::Scalar;
@@ -16,12 +16,12 @@ const PIECE: usize = 16;
 const PIECES_MAX: usize = 512;
 /// Maximum number of templates, one per set of requested fields. If there are more, all templates are discarded.
 const TEMPLATES_MAX: usize = 64;
-/// Number of texts that are read before a template is learned, because a reader of only a few texts would not benefit from a template.
+/// Number of texts that are read before a template is learned. For a reader of only a few texts, a template would not pay off.
 const FIRST_REST: u32 = 16;
-/// Number of texts that are read before the next attempt to learn a template, after a template is discarded or could not be learned.
+/// Number of texts that are read before the next attempt, after a template is discarded or could not be learned.
 const REST: u32 = 4096;
-/// Number of misses before a template is discarded. A miss is a text that does not match. Each matching text offsets [`HIT`] misses,
-/// because a match saves about as much time as [`HIT`] misses cost.
+/// Number of misses, which are texts that do not match, before a template is discarded. Each matching text offsets [`HIT`] misses, because
+/// a match saves about as much time as [`HIT`] misses cost.
 const MISSES_MAX: u32 = 64;
 const HIT: u32 = 3;
 
@@ -32,7 +32,7 @@ pub(super) struct Templates {
     last: usize,
 }
 
-/// The bytes that similar texts have in common, and the types of the scalars in between.
+/// The common parts of similar texts: the bytes between their scalars, and the types of the scalars.
 #[derive(Debug)]
 pub(super) struct Template {
     /// The id of the requested `Places`.
@@ -43,8 +43,7 @@ pub(super) struct Template {
     rest: u32,
 }
 
-/// Bytes that all texts of a template share, and the type of the scalar after them. If the scalar is a string, the bytes include its
-/// opening quote.
+/// Bytes that all matching texts share, and the type of the scalar that follows. Before a string, the bytes include its opening quote.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     bytes: [u8; PIECE],
@@ -136,8 +135,8 @@ impl Template {
     }
 }
 
-/// Returns the pieces of a text. Returns `None` if a requested value is missing, null, a container, or a string with escapes, if a field
-/// is requested twice, or if the text has too many pieces.
+/// Returns the pieces of a text. Returns `None` in three cases: the text has too many pieces, a field is requested twice, or a requested
+/// value is missing, null, a container, or a string with escapes.
 fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<Piece>> {
     let place = |part: &[u8]| part.as_ptr().addr() - scan.json.as_ptr().addr();
     let places = found.iter().map(|value| match value {
@@ -157,7 +156,7 @@ fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<P
                 continue;
             }
         };
-        // A string before a colon is the name of a field, which is not a scalar.
+        // A string before a colon is the name of a field and part of the template.
         if scan.byte(scan.space(end)) != Some(b':') {
             let start = if let ScalarKind::String = then { behind(at) } else { at };
             push(&mut pieces, &scan.json[from..start], Some(then), places.iter().position(|&place| place == at))?;
@@ -317,7 +316,7 @@ mod tests {
             let text: String = one.bytes().enumerate().map(|(place, byte)| char::from(if place == at { byte ^ 1 } else { byte })).collect();
             assert!(!is_known(&mut buffers, &extractor, &text), "{text}");
         }
-        // One match for every three misses is enough to keep the template.
+        // One match per three misses is enough to keep the template.
         for _ in 0..MISSES_MAX {
             (0..HIT).for_each(|_| find(&mut buffers, other));
             find(&mut buffers, one);
@@ -337,7 +336,7 @@ mod tests {
             let usual = text.replace('_', "\"\"");
             (0..2 * FIRST_REST).for_each(|_| extractor.find(usual.as_bytes(), &mut buffers, &mut [None]).unwrap());
             assert!(!is_known(&mut buffers, &extractor, &usual));
-            // The last duplicate field wins, but the string in the first one must still be valid.
+            // Only the last of the equal fields counts, but the string in the first one must be valid, too.
             let broken = text.replace('_', r#""\ud800""#);
             assert!(extractor.find(broken.as_bytes(), &mut buffers, &mut [None]).is_err(), "{broken}");
         }

@@ -1,7 +1,7 @@
 //! Visits a whole JSON text.
 //!
-//! Never accepts a text that is not a single JSON value. Values are visited before the end of the text is validated, so callers must
-//! discard the values of a rejected text.
+//! Rejects every text that is not a single JSON value. The end of a text is validated after its values are visited, so callers must discard
+//! the values of a rejected text.
 
 use super::scan::{Scan, behind};
 use super::unescape;
@@ -14,7 +14,7 @@ pub(super) fn visit(scan: &Scan<'_, '_>, visitor: &mut impl Visit) -> Option<()>
     (scan.space(end) == scan.json.len()).then_some(())
 }
 
-/// Returns the error of a rejected text. Slow, because it parses the text again.
+/// Returns the error for a rejected text. Slow, because it parses the text again.
 pub(super) fn refused(json: &[u8]) -> Unreadable {
     match serde_json::from_slice::<serde_json::Value>(json) {
         // The depth limit of serde_json is higher than [`DEPTH_MAX`].

@@ -20,8 +20,8 @@ pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Pla
     Ok((compiler.plan, compiler.lacking.into()))
 }
 
-/// Child nodes, grouped by the target of their steps: a field, an array index, or a map key. Each entry has the target, one of these steps,
-/// and the child nodes.
+/// Child nodes, grouped by what their steps lead to: a field, an array element, or a map entry. An entry of the list has the target, one of
+/// the steps, and the child nodes.
 type Steps<'n, T> = Vec<(T, String, Vec<&'n Node>)>;
 
 #[derive(Default)]
@@ -31,12 +31,12 @@ struct Compiler {
     enums: Vec<String>,
     counters: usize,
     lacking: Vec<usize>,
-    /// The steps from the root to the current position.
+    /// The steps of the pointer from the root to the current position.
     trail: Vec<String>,
 }
 
 impl Compiler {
-    /// Compiles the table of a message that pointers lead through and returns its index.
+    /// Compiles the table of a message and returns its index. Called only for messages that pointers lead through.
     fn message(&mut self, message: &MessageDescriptor, nodes: &[&Node]) -> Result<usize, SchemaError> {
         if self.trail.len() > DEPTH_MAX {
             return Err(SchemaError(format!("`{}` has more than {DEPTH_MAX} steps: use a field that is less deep", self.pointer())));
@@ -45,7 +45,7 @@ impl Compiler {
         self.plan.messages.push(Table::default());
         let by_name = |step: &str| message.get_field_by_name(step).or_else(|| message.get_field_by_json_name(step));
         let (mut fields, mut defaults) = (BTreeMap::new(), Vec::new());
-        // For each requested member of a oneof: the name of the oneof, the field number, and the places.
+        // The requested members of oneofs, each with the name of the oneof, the number of the field, and the places.
         let mut members: Vec<(String, u32, Below)> = Vec::new();
         for (field, step, nodes) in self.steps(nodes, by_name) {
             self.trail.push(step);
@@ -80,7 +80,7 @@ impl Compiler {
         Ok(table)
     }
 
-    /// Compiles a field that pointers lead to. Returns `None` if no record can have any of the places.
+    /// Compiles a requested field. Returns `None` if no record can have any of the requested places.
     fn field(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Shape>, SchemaError> {
         let is_end = nodes.iter().any(|node| !node.slots.is_empty());
         if field.is_map() {
@@ -120,7 +120,7 @@ impl Compiler {
 
     fn map(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Map>, SchemaError> {
         let Type::Message(entry) = field.kind() else { return Ok(None) };
-        // A descriptor can be invalid, because it can come from a tool other than `protoc`.
+        // A tool other than `protoc` can create an invalid descriptor.
         let (Some(key_field), Some(value_field)) = (entry.get_field(1), entry.get_field(2)) else {
             return Err(SchemaError(format!("the descriptor is invalid: the map `{}` has no key or no value", self.pointer())));
         };
@@ -149,7 +149,7 @@ impl Compiler {
         Ok((!map.entries.is_empty()).then_some(map))
     }
 
-    /// Compiles a single value of a field. Returns `None` if no record can have any of the places.
+    /// Compiles a single value of a field. Returns `None` if no record can have any of the requested places.
     fn value(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Value>, SchemaError> {
         let slots: Box<[usize]> = nodes.iter().flat_map(|node| node.slots.iter().copied()).collect();
         if let Type::Message(message) = field.kind() {
@@ -197,7 +197,7 @@ impl Compiler {
         })
     }
 
-    /// Returns the index of an enum in the plan. Adds the enum if it is new.
+    /// Returns the index of an enum in the plan. Adds the enum if the plan does not have it yet.
     fn symbols(&mut self, symbols: &EnumDescriptor) -> usize {
         let known = self.enums.iter().position(|name| name == symbols.full_name());
         known.unwrap_or_else(|| {
@@ -226,8 +226,8 @@ impl Compiler {
         })
     }
 
-    /// Groups the children of nodes by the `target` of their steps. If a step has no target, no record can have the places at or below that
-    /// child, so they are marked as lacking.
+    /// Groups the children of nodes by the `target` of their steps. If a step has no target, no record can have the places at or below the
+    /// child, so they are added to `lacking`.
     fn steps<'n, T: PartialEq>(&mut self, nodes: &[&'n Node], target: impl Fn(&str) -> Option<T>) -> Steps<'n, T> {
         let mut steps: Steps<'n, T> = Vec::new();
         for (step, child) in nodes.iter().flat_map(|node| &node.children) {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DynamicMessage, Kind, MapKey, MessageDescriptor, Value};
 
-/// A message with its text as `Debug` output, because the default output of a message type that contains itself is infinite.
+/// A message that `Debug` prints as text. The default output is infinite for a message type that contains itself.
 #[derive(Clone)]
 struct Shown(DynamicMessage);
 
@@ -22,7 +22,7 @@ fn shown(depth: u32) -> impl Strategy<Value = Shown> {
     messages(&descriptor(true), depth).prop_map(Shown)
 }
 
-/// Compiles an extractor for these places. If `packed`, uses the schema with packed and unpacked fields swapped.
+/// Compiles an extractor for these places. If `packed` is true, packed and unpacked fields of the schema are swapped.
 fn walk(places: &[String], packed: bool) -> ProtobufExtractor {
     let text = |text: &str| Body::Text(if packed { repacked(text) } else { text.to_owned() });
     let references = vec![Reference { name: "old.proto".to_owned(), body: text(OLD) }];
@@ -47,7 +47,7 @@ fn expected(message: &DynamicMessage, places: &[String]) -> Vec<Option<Truth>> {
     places.iter().map(|place| truth(message, place)).collect()
 }
 
-/// Generates values of a type. Often chooses from a few values. Map keys then match the places, and defaults are frequent.
+/// Generates values of a type. It often chooses from a few values, so that map keys match the places and defaults are frequent.
 fn value(kind: Kind, depth: u32) -> BoxedStrategy<Value> {
     let long = || prop_oneof![Just(0), Just(1), Just(7), Just(-1), any::<i64>()];
     let unsigned = || prop_oneof![Just(0), Just(1), Just(7), any::<u64>()];
@@ -81,7 +81,7 @@ fn key(kind: &Kind) -> BoxedStrategy<MapKey> {
 
 fn messages(message: &MessageDescriptor, depth: u32) -> BoxedStrategy<DynamicMessage> {
     let field = |field: prost_reflect::FieldDescriptor| {
-        // Nested messages are less frequent to keep the message small.
+        // Messages are less frequent than other fields, which keeps the record small.
         let is_message = matches!(field.kind(), Kind::Message(_));
         if is_message && depth == 0 {
             return Just(None).boxed();

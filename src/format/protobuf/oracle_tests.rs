@@ -54,14 +54,14 @@ pub enum Truth {
     Text(Vec<u8>),
 }
 
-/// Returns the schema with packed fields changed to unpacked fields, and unpacked fields to packed fields.
+/// Returns the schema in which packed and unpacked fields are swapped.
 pub fn repacked(schema: &str) -> String {
     schema.replace("packed = true", "packed = ?").replace("packed = false", "packed = true").replace("packed = ?", "packed = false")
 }
 
-/// Returns the descriptor of `truth.All`. Without `maps`, maps are declared as repeated messages, which have the same encoding. Damaged
-/// records are decoded in both ways, because prost-reflect accepts a map with any wire type, but a repeated message only with the correct
-/// one.
+/// Returns the descriptor of `truth.All`. If `maps` is false, maps are declared as repeated messages, which have the same encoding. Tests
+/// decode damaged records with both descriptors: prost-reflect accepts any wire type for a map, but only the correct one for a repeated
+/// message.
 pub fn descriptor(maps: bool) -> MessageDescriptor {
     let mut pool = DescriptorPool::new();
     for (name, text) in [("old.proto", OLD), ("truth.proto", SCHEMA)] {
@@ -75,7 +75,7 @@ pub fn descriptor(maps: bool) -> MessageDescriptor {
     pool.get_message_by_name("truth.All").unwrap()
 }
 
-/// Returns a place that can be part of a key. Each step uses one or two of the `choices`.
+/// Chooses a place that can be part of a key. Each step uses one or two of the `choices`.
 pub fn place(message: &MessageDescriptor, choices: &[u8]) -> Option<String> {
     let (&choice, choices) = choices.split_first()?;
     let field = message.fields().nth(usize::from(choice) % message.fields().len())?;

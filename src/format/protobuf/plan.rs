@@ -1,16 +1,15 @@
 //! The tables that drive a walk. Each message that pointers lead through has a table with the action for each field number.
 //!
-//! The tables never depend on the source of a schema.
-//!
-//! The tables form a tree, like the pointers. A message type that contains itself has a table for each level of the pointers.
+//! The tables form a tree, like the pointers. A message type that contains itself has one table per level of the pointers. The tables do
+//! not depend on the source of a schema.
 
 use super::wire::Wire;
 use crate::format::Scalar;
 use std::ops::Range;
 
-/// Field numbers below this limit are looked up in the dense index, an array by field number. Larger numbers need a binary search.
+/// Field numbers below this limit are looked up in an array, the dense index. Larger numbers require a binary search.
 const DENSE_MAX: u32 = 64;
-/// Marks a number in the dense index that has no field.
+/// Marks the numbers in the dense index that have no field.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Debug, Default)]
@@ -24,7 +23,7 @@ impl Plan {
     pub(super) const ROOT: usize = 0;
 }
 
-/// The relevant fields of a message.
+/// The fields of a message that a walk does not just skip.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     fields: Box<[Field]>,
@@ -55,7 +54,7 @@ impl Table {
         Self { fields, present, dense: dense.into(), sparse: sparse.into(), defaults: defaults.into() }
     }
 
-    /// True if the field with this number can be relevant.
+    /// True if [`Self::field`] may return a field for this number. If false, no field has this number.
     #[inline]
     pub(super) fn matters(&self, number: u32) -> bool {
         if number < DENSE_MAX { self.present >> number & 1 == 1 } else { !self.sparse.is_empty() }
@@ -77,14 +76,14 @@ pub(super) struct Field {
     /// The wire type of a single value.
     pub(super) wire: Wire,
     pub(super) shape: Shape,
-    /// The places of the other members of the field's oneof, which are cleared when the field occurs.
+    /// The places of the other members of the field's oneof. They are cleared when the field occurs.
     pub(super) voids: Box<[Below]>,
 }
 
 /// The action for a field.
 #[derive(Clone, Debug)]
 pub(super) enum Shape {
-    /// A member of a oneof that is not requested itself. Clears the other members of the oneof and ignores the value.
+    /// A member of a oneof that is not requested. The walk ignores its value, but clears the other members of the oneof.
     Sibling,
     /// A single value. The last occurrence counts.
     Single(Value),
@@ -152,7 +151,7 @@ pub(super) enum Kind {
     Enum(usize),
 }
 
-/// A value that does not come from a record: a default from the schema, or a map key from a pointer.
+/// A value that is not from a record: a default from the schema, or a map key from a pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Constant {
     Bool(bool),
@@ -175,14 +174,14 @@ impl Constant {
 pub(super) struct Symbols(Box<[(i32, Box<str>)]>);
 
 impl Symbols {
-    /// Creates an index of declared values. If two values have the same number, the first one counts.
+    /// If two values have the same number, the first one counts.
     pub(super) fn new(mut declared: Vec<(i32, Box<str>)>) -> Self {
         declared.sort_by_key(|&(number, _)| number);
         declared.dedup_by_key(|&mut (number, _)| number);
         Self(declared.into())
     }
 
-    /// Returns the name of the value with this number, or the number itself if no value has it.
+    /// Returns the name of the value with this number, or the number itself if the enum has no such value.
     pub(super) fn scalar(&self, number: i32) -> Scalar<'_> {
         let place = self.0.binary_search_by_key(&number, |&(number, _)| number);
         place.map_or_else(|_| Scalar::Integer(number.into()), |place| Scalar::String(self.0[place].1.as_bytes()))

@@ -2,8 +2,8 @@
 //!
 //! Never opens a file: the imports of a schema are its references, other files of a descriptor set, or well-known files.
 //!
-//! Files are reduced to their messages and enums before they are linked. Options, services, and extensions do not affect how records are
-//! read, so only syntax errors in them matter.
+//! Before files are linked, they are reduced to their messages and enums. Options, services, and extensions do not affect how records are
+//! read. Only syntax errors in them are reported.
 
 use super::builtin;
 use crate::format::{Body, Message, Schema, SchemaError};
@@ -18,13 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 const FILES_MAX: usize = 1_000;
-/// The name of the schema's own file, which no import can have.
+/// The name of the schema's own file. No import can have this name.
 const OWN: &str = ".";
 const NAMES_MAX: usize = 8;
 
 type Files = BTreeMap<String, FileDescriptorProto>;
 
-/// The linked schema, computed on first use. Comparisons of schemas ignore it, because it follows from the other fields of [`Schema`].
+/// The linked schema, which is computed on first use. Comparisons of schemas ignore it, because it depends only on the other fields of
+/// [`Schema`].
 #[derive(Clone, Debug, Default)]
 pub(in crate::format) struct Once(OnceLock<Result<FileDescriptor, SchemaError>>);
 
@@ -83,8 +84,8 @@ fn names(own: &FileDescriptor) -> String {
 
 /// Returns the message type for the message indexes of a record.
 ///
-/// Some clients count only the messages that are declared in the file. Other clients also count the messages that the compiler generates
-/// for maps and groups. If the two ways of counting lead to different messages, the indexes are ambiguous and are rejected.
+/// Some clients count only the messages that the file declares. Other clients also count the messages that the compiler generates for maps
+/// and groups. If the two numbers lead to different messages, the indexes are ambiguous and are rejected.
 fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescriptor, SchemaError> {
     let wrong = || SchemaError(format!("the schema has no message at the indexes {indexes:?}; it has {}", names(own)));
     let (&first, rest) = indexes.split_first().ok_or_else(wrong)?;
@@ -111,7 +112,7 @@ fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescript
     Ok(message)
 }
 
-/// Adds the files of a schema to `files`. The schema's own file gets the name `name`, and the other files of a descriptor set keep their
+/// Adds the files of a schema to `files`. The schema's own file is added as `name`, and the other files of a descriptor set keep their
 /// names.
 fn read(body: &Body, name: &str, files: &mut Files) -> Result<(), SchemaError> {
     let own = match body {
@@ -135,7 +136,7 @@ fn read(body: &Body, name: &str, files: &mut Files) -> Result<(), SchemaError> {
     Ok(())
 }
 
-/// True if a text is base64. A `.proto` file that is not empty has other characters, such as semicolons.
+/// True if a text is in base64. Every `.proto` file that is not empty has other characters, such as semicolons.
 fn is_base64(text: &str) -> bool {
     let is_of_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte) || byte.is_ascii_whitespace();
     !text.trim().is_empty() && text.bytes().all(is_of_base64)
@@ -145,7 +146,7 @@ fn parse(name: &str, text: &str) -> Result<FileDescriptorProto, SchemaError> {
     let parsed = File::from_source(name, text).map(FileDescriptorProto::from);
     parsed.map_err(|error| {
         let is_edition = text.lines().any(|line| line.trim_start().starts_with("edition"));
-        // Only the `Debug` output of the error has the line and column.
+        // The line and the column are only in the `Debug` output of the error.
         let what = format!("{error:?}");
         let what = what.strip_prefix(&format!("{name}:")).unwrap_or(&what).trim();
         SchemaError(if is_edition { editions() } else { format!("the schema is not a valid .proto file: {what}") })
@@ -156,7 +157,7 @@ fn editions() -> String {
     "the schema uses an edition, which is not supported: use proto2 or proto3".to_owned()
 }
 
-/// Returns the schema's own file and all direct and indirect imports, reduced.
+/// Returns the schema's own file and all of its direct and indirect imports, each of them reduced.
 fn needed(mut files: Files) -> Result<Files, SchemaError> {
     let (mut needed, mut names) = (Files::new(), vec![(OWN.to_owned(), String::new())]);
     while let Some((name, by)) = names.pop() {
@@ -189,10 +190,10 @@ fn well_known(name: &str) -> Result<Option<FileDescriptorProto>, SchemaError> {
     }
 }
 
-/// Removes everything from a file that does not affect how records are read.
+/// Removes everything that does not affect how records are read.
 fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError> {
     fn reduce_enum(symbols: &mut EnumDescriptorProto) {
-        // One of the removed options can allow several values with the same number.
+        // The option that allows several values with the same number may be among the removed options.
         symbols.options = Some(EnumOptions { allow_alias: Some(true), ..EnumOptions::default() });
         symbols.value.iter_mut().for_each(|value| value.options = None);
     }
@@ -225,8 +226,8 @@ fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError>
 
 /// Resolves the names of types.
 fn link(mut files: Files) -> Result<DescriptorPool, SchemaError> {
-    // The linker requires imports to come before the files that import them and does not support circular imports. The linker also does not
-    // follow public imports of public imports, so such indirect imports are added to the imports of each file.
+    // The linker requires that imports come before the files that import them, so circular imports are not supported. It does not follow
+    // public imports of public imports, so they are added to the imports of each file.
     let mut exports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut ordered = Vec::new();
     while !files.is_empty() {

@@ -40,7 +40,7 @@ const ORDER: &str = "syntax = \"proto3\"; package shop; import \"user.proto\"; m
 const USER: &str = "syntax = \"proto3\"; package shop; import \"google/protobuf/timestamp.proto\";
     message User { string id = 1; google.protobuf.Timestamp since = 2; }";
 
-/// Compiles an extractor for this schema and returns the value that it finds at `/user/id` in a record. The correct value is `x`.
+/// Compiles an extractor for this schema and returns the value that it finds at `/user/id` in a record. The expected value is `x`.
 fn user_id(schema: &Schema) -> Option<Vec<u8>> {
     let key = Places::new(["/user/id"]).unwrap();
     let walk = ProtobufExtractor::compile(schema, Message::Named("shop.Order"), &key).unwrap();

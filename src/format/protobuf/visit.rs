@@ -1,13 +1,13 @@
 //! Visits everything in a message.
 //!
-//! The message is decoded first, because later parts of a message can replace or extend earlier parts. A field with its default value
-//! counts as absent if readers cannot distinguish the default from an absent field. Unknown fields are visited, too. Otherwise, two
-//! messages that differ only in unknown fields would be equal.
+//! The message is decoded first, because later parts of a message can replace or extend earlier parts. If readers cannot distinguish the
+//! default of a field from an absent field, the default counts as absent. Unknown fields are visited, too. Otherwise, two messages that
+//! differ only in unknown fields would be equal.
 
 use crate::format::{Container, Malformed, Scalar, Visit};
 use prost_reflect::{DynamicMessage, Kind, MapKey, MessageDescriptor, Value};
 
-/// The name of the single field that stands for all unknown fields. A field of a schema cannot have an empty name.
+/// All unknown fields are visited as one field with this name. No field of a schema can have an empty name.
 const UNKNOWN: &[u8] = b"";
 
 pub(super) fn visit(message: &MessageDescriptor, record: &[u8], visitor: &mut impl Visit) -> Result<(), Malformed> {

@@ -1,7 +1,7 @@
 //! Walks a record once and finds the values of fields.
 //!
-//! Handles fields that occur several times: the last value counts, parts of a message are merged, and a member of a oneof clears the other
-//! members. Never allocates.
+//! Fields can occur several times: the last value counts, parts of a message are merged, and a member of a oneof clears the other members.
+//! The walk never allocates.
 
 use super::REPEATED_MAX;
 use super::plan::{Below, Constant, Field, Kind, Map, Plan, Shape, Value};
@@ -11,7 +11,7 @@ use crate::format::{Malformed, Scalar};
 pub(super) struct Finder<'f, 'a> {
     plan: &'a Plan,
     found: &'f mut [Option<Scalar<'a>>],
-    /// Number of elements so far, per repeated field.
+    /// The index of the next element, per repeated field that pointers lead through.
     counts: [u32; REPEATED_MAX],
 }
 
@@ -20,8 +20,8 @@ impl<'f, 'a> Finder<'f, 'a> {
         Self { plan, found, counts: [0; REPEATED_MAX] }
     }
 
-    /// Walks a message up to the end of the reader, or a group up to its end tag. If a message field occurs several times, each occurrence
-    /// is a part of one message and is walked separately.
+    /// Walks a message up to the end of the reader, or a group up to its end tag. A message field that occurs several times is one message
+    /// in several parts, and each part is walked separately.
     pub(super) fn message(&mut self, table: usize, group: Option<u32>, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         self.enter(table);
         let plan = self.plan;
@@ -41,7 +41,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         if group.is_some() { Err(reader.malformed(0, "the message ends within a group")) } else { Ok(()) }
     }
 
-    /// Sets the default values of a message. In a later part of the same message, the places already have values, which are kept.
+    /// Sets the default values of a message. If an earlier part of the message has set values, they stay.
     fn enter(&mut self, table: usize) {
         for (default, slots) in &self.plan.messages[table].defaults {
             for &slot in slots {
@@ -52,7 +52,7 @@ impl<'f, 'a> Finder<'f, 'a> {
 
     fn field(&mut self, field: &'a Field, number: u32, wire: Wire, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         match field.shape {
-            // A value with another wire type was written with another schema and is skipped like an unknown field.
+            // A value with another wire type was written with another schema. It is skipped like an unknown field.
             Shape::Sibling | Shape::Single(_) | Shape::Map(_) if wire != field.wire => reader.skip(number, wire),
             Shape::Sibling => {
                 self.forget(&field.voids);
@@ -64,7 +64,7 @@ impl<'f, 'a> Finder<'f, 'a> {
             }
             Shape::Map(ref map) => self.entry(map, reader.nested()?),
             Shape::Repeated { counter, ref elements } if wire == field.wire => self.element(counter, elements, number, wire, reader),
-            // Repeated numbers can be packed or not, regardless of the schema.
+            // A producer can pack repeated numbers or not, regardless of the schema.
             Shape::Repeated { counter, ref elements } if wire == Wire::Bytes && field.wire != Wire::GroupStart => {
                 let mut packed = reader.nested()?;
                 while !packed.is_at_end() {
@@ -92,7 +92,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         }
     }
 
-    /// Walks an entry of a map, which is a message with a key and a value. Key and value can be in any order, and each can be missing.
+    /// Walks an entry of a map: a message with a key and a value. They can be in any order, and each can be missing.
     fn entry(&mut self, map: &'a Map, entry: Reader<'a>) -> Result<(), Malformed> {
         const KEY: u32 = 1;
         const VALUE: u32 = 2;
@@ -119,7 +119,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         Ok(())
     }
 
-    /// Reads a field's value into the slots that need it. The caller has checked that the wire type matches the schema.
+    /// Reads a value of a field, or walks the value if it is a message. The caller has checked that the wire type matches the schema.
     fn value(&mut self, value: &'a Value, number: u32, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         match *value {
             Value::Scalar { kind, ref slots } => {

@@ -18,7 +18,8 @@ pub(super) enum Wire {
 /// Number of bytes before the last byte of the longest varint.
 const LONG: usize = 9;
 
-/// Decodes a varint of one or two bytes. Returns the number and the position after it, or `None` if the varint is longer or truncated.
+/// Decodes a varint of one or two bytes. Returns the number and the position after the varint, or `None` if the varint is longer or
+/// truncated.
 #[inline]
 fn short(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     let first = *bytes.get(at)?;
@@ -47,7 +48,7 @@ impl<'a> Reader<'a> {
         self.at >= self.bytes.len()
     }
 
-    /// Returns an error with the offset `back` bytes before the current position.
+    /// Returns an error for the offset that is `back` bytes before the current position.
     #[cold]
     pub(super) const fn malformed(&self, back: usize, what: &'static str) -> Malformed {
         Malformed { offset: self.at.saturating_sub(back), what }
@@ -82,7 +83,6 @@ impl<'a> Reader<'a> {
         Err(self.malformed(0, if is_torn { "the message ends within a varint" } else { "a varint has more than ten bytes" }))
     }
 
-    /// Takes the number and the wire type of a field.
     #[inline]
     pub(super) fn tag(&mut self) -> Result<(u32, Wire), Malformed> {
         let start = self.at;
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         Ok(&nested.bytes[nested.at..])
     }
 
-    /// Takes a length-prefixed text, which must be UTF-8.
+    /// The text must be UTF-8.
     #[inline]
     pub(super) fn text(&mut self) -> Result<&'a [u8], Malformed> {
         let text = self.bytes()?;
@@ -136,8 +136,8 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// Skips fields that do not matter, as long as they are typical. A typical field is not a group, and its tag and length have at most
-    /// two bytes each. Stops at the end of the message, or at the first field that matters, is malformed, or is not typical.
+    /// Skips typical fields that do not matter. A field is typical if it is not a group, and if its tag and its length have at most two
+    /// bytes each. Stops at the end of the message and at every other field, including malformed fields.
     #[inline]
     pub(super) fn pass_over(&mut self, matters: impl Fn(u32) -> bool) {
         let bytes = self.bytes;
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
             let next = match tag & 7 {
                 0 => {
                     let more = bytes[value..].iter().take(LONG).take_while(|&&byte| byte >= 0x80).count();
-                    // A varint of ten bytes can have more than 64 bits. `varint` checks that.
+                    // A varint of ten bytes can have more than 64 bits, which only `varint` checks.
                     if more == LONG {
                         return;
                     }
