@@ -50,7 +50,7 @@ enum Event {
     Changed(Resolved),
 }
 
-/// Results of the previous round (one run of the workers) that the next round needs.
+/// The results of a round that the next round needs. A round is one run of the workers.
 #[derive(Default)]
 struct Earlier {
     /// The topics to read, if they are already known.
@@ -59,7 +59,8 @@ struct Earlier {
     failure: Option<(anyhow::Error, BTreeSet<String>)>,
 }
 
-/// Runs the workers. If the topics that match the patterns change, drains the workers and restarts them with the new topics.
+/// Runs the workers until the process must end. If the topics that match the patterns change, drains the workers and restarts them with the
+/// new topics.
 async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     let draining = Arc::new(AtomicBool::new(false));
     let mut signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -88,7 +89,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     }
 }
 
-/// Runs one round: starts the workers and waits until they end. Returns what the next round needs, or `None` if the process must end.
+/// Runs one round. Returns the results that the next round needs, or `None` if the process must end.
 async fn round(
     config: &Arc<Config>,
     view: &CurrentView,
@@ -191,7 +192,6 @@ fn waits_for_group(config: &Config, stats: &Stats, started: Instant) -> bool {
     false
 }
 
-/// Waits for the brokers, opens the state, and starts the worker threads.
 fn start(
     config: &Arc<Config>,
     stop: &Arc<AtomicBool>,

@@ -253,7 +253,7 @@ fn embedded<'a>(field: &EmbeddedField, (tag, text): &Value<'_>, buffers: &mut Bu
     found.map(|found| scalar(&found).map(|(tag, bytes)| (tag, Cow::Owned(bytes.into_owned())))).transpose()
 }
 
-/// Returns the encoded value of a field. Strings without escapes and JSON numbers, which are the usual values, are borrowed.
+/// Borrows strings without escapes and JSON numbers, which are the most common values.
 fn scalar<'a>(found: &Scalar<'a>) -> Result<Value<'a>, Box<Invalid>> {
     match *found {
         Scalar::Null => Ok((Tag::Null, Cow::Borrowed(&[]))),

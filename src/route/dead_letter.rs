@@ -1,7 +1,7 @@
 //! The headers of dead letters. Except for `unseen-timestamp`, they have the names that Kafka Connect uses, so tools for Kafka Connect can
 //! read them.
 //!
-//! Writes and reads these headers. This module never mistakes another program's dead letter for a dead letter of unseen.
+//! This module never mistakes another program's dead letter for a dead letter of unseen.
 
 use super::added_headers::AddedHeaders;
 use crate::record::{Invalid, Offset, Reason, Timestamp, Verdict};
@@ -17,7 +17,8 @@ const MESSAGE: &CStr = c"__connect.errors.exception.message";
 /// The headers of every dead letter, in order.
 const NAMES: [&CStr; 6] = [TOPIC, PARTITION, OFFSET, STAGE, CLASS, MESSAGE];
 /// The time of the record, in milliseconds since the epoch. Dead letters with [`Reason::Refused`] have this header, after the others, if
-/// the record has a time. They are written without a Kafka timestamp, because the broker may have refused the record for its timestamp.
+/// the record has a time. They are written without a Kafka timestamp, because the timestamp may be the reason why the broker refused the
+/// record.
 const TIMESTAMP: &CStr = c"unseen-timestamp";
 
 const DEDUP: &str = "DEDUP";
@@ -35,7 +36,6 @@ pub struct Origin<'a> {
 
 pub type Header<'h> = (&'h [u8], Option<&'h [u8]>);
 
-/// The headers of a dead letter, parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeadLetter<'h> {
     /// The input or the repartition topic that the record was read from.
@@ -50,7 +50,6 @@ pub struct DeadLetter<'h> {
     pub positions: Range<usize>,
 }
 
-/// Returns all verdicts that a dead letter can have.
 pub fn verdicts() -> impl Iterator<Item = Verdict> {
     Reason::ALL.into_iter().map(Verdict::Invalid).chain([Verdict::Late])
 }
@@ -78,7 +77,6 @@ pub(super) fn write(verdict: Verdict, invalid: Option<&Invalid>, origin: &Origin
     }
 }
 
-/// Returns the message for a record without further details.
 const fn default_message(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Invalid(_) => "the record was invalid when it was first read",

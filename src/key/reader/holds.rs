@@ -12,10 +12,8 @@ use crate::format::{Formats, KEY_HEADER, Scalar, Schemas, Side, VALUE_HEADER};
 use crate::record::{Reason, Record};
 
 impl Predicate {
-    /// True if the predicate holds for a record. `extractors` caches the extractors for the predicate's field.
-    ///
-    /// # Errors
-    /// Returns [`NoKey`] if the predicate tests a field of a key or value that cannot be read, or whose schema is not known yet.
+    /// `extractors` caches the extractors for the predicate's field. Fails if the predicate tests a field of a key or value that cannot be
+    /// read, or if the schema has not arrived yet.
     pub(super) fn holds(
         &self,
         extractors: &mut Extractors,
