@@ -125,7 +125,7 @@ impl KeyState {
 pub(super) struct Change {
     pub(super) mutation: Mutation,
     pub(super) slice: Option<Slice>,
-    /// Hash of the content that `emit = "on_change"` compares. 0 if only keys are compared.
+    /// See [`Seen::content`].
     pub(super) content: u64,
 }
 

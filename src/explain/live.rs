@@ -1,6 +1,6 @@
 //! Explains a record or a key from the committed offsets of a group and its changelog. Never joins the group or writes.
 //!
-//! The committed offsets are read before the changelog. The changelog therefore contains all changes up to these offsets.
+//! The module reads the committed offsets before the changelog. The changelog therefore contains all changes up to these offsets.
 
 use super::Error;
 use super::client::{Client, FoundRecord, Scanned, Waiting};

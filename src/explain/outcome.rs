@@ -16,7 +16,7 @@ pub(super) struct Occurrence {
     pub(super) offset: Offset,
     pub(super) time: Option<Timestamp>,
     pub(super) retracts: bool,
-    /// Hash of the content that `emit = "on_change"` compares. 0 if only keys are compared.
+    /// See [`super::history::Seen::content`].
     pub(super) content: u64,
 }
 
@@ -41,9 +41,9 @@ pub(super) enum Before {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordOutcome {
-    /// Holds the state of the key before the record, if known.
+    /// The state of the key before the record, if known.
     Emitted(Option<Before>),
-    /// Holds the state of the key before the record, if known.
+    /// The state of the key before the record, if known.
     Dropped(Option<Before>),
     /// The record retracted its key, even if the key was unseen.
     Retracted,

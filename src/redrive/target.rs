@@ -1,6 +1,4 @@
-//! The topic and partition that a dead letter is written to.
-//!
-//! A dead letter is never written to a topic that is not in the configuration.
+//! The topic and partition that a dead letter is written to. This topic is always in the configuration.
 
 use super::position::hash;
 use crate::config::{Config, Topic};
@@ -64,7 +62,6 @@ impl Origins {
         kinds.flat_map(|kind| [hash(&kind), kind]).collect()
     }
 
-    /// Returns the inputs with several outputs. Their dead letters do not show which output they belong to.
     pub(super) fn with_several_outputs(&self) -> BTreeSet<String> {
         self.0.values().filter(|origin| origin.has_outputs).map(|origin| origin.input.clone()).collect()
     }

@@ -22,7 +22,7 @@ const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
 /// The number of contents that each key can have with `Emit::OnChange`.
 const CONTENTS: u64 = 3;
 
-/// Returns the number of a record's key. With `Emit::OnChange`, `CONTENTS` consecutive numbers stand for the contents of one key.
+/// Returns the number of a record's key. With `Emit::OnChange`, `CONTENTS` consecutive numbers are the contents of one key.
 const fn key_number(rules: &Rules, number: u64) -> u64 {
     match rules.emit {
         Emit::First => number,
@@ -175,7 +175,6 @@ impl Live {
         self.committed = ends;
     }
 
-    /// Returns the progress of the group in each topic.
     fn readings(&self) -> BTreeMap<String, Reading> {
         let reading = |topic: usize| {
             let (committed, stream_time) = (Some(self.committed[topic]), self.committed_at[topic]);
