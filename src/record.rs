@@ -97,7 +97,8 @@ pub enum Verdict {
     Retracted,
     /// The value is null, but the key needs the value. `on_tombstone` determines whether the record is emitted.
     Tombstone,
-    /// No entry of the input selects the record by its `when`. The record is emitted without deduplication, unless the topic is a shadow.
+    /// The record does not match the `when` of any entry of the input. The record is emitted without deduplication, unless the topic is a
+    /// shadow.
     Passed,
     /// The record cannot be deduplicated, for example because it lacks a part of the key, or a broker rejects it. `on_invalid` determines
     /// the action.

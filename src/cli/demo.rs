@@ -262,7 +262,6 @@ fn summarize(generated: u64, truth: &HashSet<u64>, emitted: &HashMap<Vec<u8>, u6
     Ok(())
 }
 
-/// A temporary directory that is deleted on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,6 +1,6 @@
 //! SIGINT and SIGTERM for commands that clean up before they exit.
 //!
-//! The first signal only sets a flag.
+//! The first signal sets a flag. The second signal ends the process at once, because the command may be stuck.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,6 @@ pub(super) const EXIT_INTERRUPTED: i32 = 130;
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// The second signal ends the process at once, because the command may be stuck.
     pub fn listen() -> anyhow::Result<Self> {
         let received = Arc::new(AtomicBool::new(false));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;

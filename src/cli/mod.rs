@@ -123,7 +123,6 @@ impl ConfigArgs {
         Config::load(&self.config, &self.set)
     }
 
-    /// Loads the configuration and adds the named topic if it matches a pattern.
     fn load_with(&self, topic: Option<&str>) -> anyhow::Result<Config> {
         topic::expand(&self.load()?, topic)
     }

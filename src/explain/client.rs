@@ -210,7 +210,6 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Calls `take` for each existing record in a range of offsets.
     fn read(
         &self,
         topic: &Topic,

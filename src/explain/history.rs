@@ -66,7 +66,7 @@ pub(super) enum Memory {
     Seen,
     /// The key was never inserted, has expired, or was retracted.
     Unseen,
-    /// The key leaves the window between the two slices passed to [`KeyState::memory`], so it is unknown whether it is still seen.
+    /// The key leaves the window between the two slices passed to [`KeyState::memory`], so it is unknown whether the key is still seen.
     Expiring,
 }
 
@@ -133,7 +133,6 @@ pub(super) struct Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) commit: Commit,
-    /// The state of the key before the commit.
     pub(super) before: KeyState,
     pub(super) changes: Vec<Change>,
     /// The clock (the current slice) before and after the commit.

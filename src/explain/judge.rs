@@ -105,8 +105,9 @@ fn emitted(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         (Memory::Unseen | Memory::Expiring, Some(_)) => Cause::Expired,
         (Memory::Seen, Some(_)) => Cause::Forgotten,
         _ if target.before.retractions > 0 && target.before.emissions > 0 => Cause::AfterRetraction,
-        // A complete changelog shows that the key was unseen. If the changelog is incomplete, the emission shows the same: a filter with
-        // slices that cannot retract forgets a key within the window only if it has reached its maximum memory.
+        // A complete changelog shows that the key was unseen. If the changelog is incomplete, the emission itself shows that the key was
+        // unseen: a filter with slices and without retractions forgets a key within the window only if the filter has reached its maximum
+        // memory.
         _ if is_whole || (rules.is_sliced() && !rules.retracts_by_filter()) => Cause::First,
         _ if rules.is_sliced() => {
             return Judgment::certain(VerdictName::Unseen, Cause::First)

@@ -83,7 +83,7 @@ impl Occurrences {
     }
 
     /// True if the outcomes can be derived from the order of the records: the list is complete, all records are from one input, no record
-    /// can have been late, and the filter cannot have forgotten the key in between.
+    /// can have been late, and the filter cannot have forgotten the key between two of the records.
     fn is_ordered(&self, target: &Target, rules: &Rules) -> bool {
         // A filter with slices never forgets a key within a slice, except that a cuckoo filter may delete the key when another key is
         // retracted.

@@ -390,7 +390,7 @@ mod tests {
             id(&[within(field("Message"), "/id"), field("n")], r#"{"n":2,"Message":"{\"id\":1}"}"#),
             id(&[field("id"), field("n")], r#"{"id":1,"n":2}"#)
         );
-        // JSON text on two levels: the value is a string that contains JSON, and so is its field `Message`.
+        // JSON text on two levels: the value is a string that contains JSON, and the field `Message` of this JSON is also such a string.
         let deep = [within(within(Part::Field(String::new()), "/Message"), "/id"), Part::RecordKey];
         let value = serde_json::Value::from(r#"{"Message":"{\"id\":7}"}"#).to_string();
         assert_eq!(id(&deep, &value), id(&[field("id"), Part::RecordKey], r#"{"id":7}"#));

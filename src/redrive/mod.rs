@@ -36,8 +36,8 @@ use target::{Origins, is_of_output, kind, names};
 use writer::Writer;
 
 const BATCH_BYTES: usize = 1_000_000;
-/// A maximum batch size in bytes that is so small that each record gets its own batch. If a topic rejects a batch, a pass with this size
-/// finds the records that the topic rejects.
+/// A batch size in bytes that is too small for two records, so each record gets its own batch. If a topic rejects a batch, a pass with this
+/// size finds the records that the topic rejects.
 const ONE_RECORD: usize = 1;
 /// Maximum number of rejected dead letters that a redrive skips in a dead-letter topic. After the maximum is reached, the redrive of a
 /// partition ends before its next rejected dead letter.

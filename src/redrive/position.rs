@@ -60,7 +60,7 @@ impl Position {
         [note].into_iter().chain(rejected).chain(left_out).collect::<Vec<_>>().join(" ")
     }
 
-    /// Forgets dead letters below `low`, the first offset of the partition. They no longer exist.
+    /// Forgets dead letters below `low`, the first offset of the partition, because they no longer exist.
     pub(super) fn forget_below(&mut self, low: Offset) {
         self.rejected.retain(|&offset| offset >= low);
         self.left_out.values_mut().for_each(|first| *first = low.max(*first));

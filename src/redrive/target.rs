@@ -104,8 +104,8 @@ pub(super) fn kind(topic: &str, reason: &str) -> String {
     format!("{topic}/{reason}")
 }
 
-/// Maps every kind of dead letters that the configuration can have, and its hash, to the kind with the name of the input. Dead letters can
-/// refer to the repartition topic instead of the input.
+/// Returns a map from every kind of dead letters that the configuration can have, and from the hash of the kind, to the same kind with the
+/// name of the input. Dead letters can refer to the repartition topic instead of the input.
 pub(super) fn names(config: &Config) -> BTreeMap<String, String> {
     let topics = config.topics.iter().flat_map(|topic| named(config, topic).map(|(name, _)| (name, &topic.input)));
     let reasons = || dead_letter::verdicts().map(dead_letter::reason);

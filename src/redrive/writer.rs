@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const RECORDS_MAX: usize = 1000;
-/// Size of a transaction's keys and values that triggers a commit, in bytes.
+/// A transaction is committed when its keys and values reach this size in bytes.
 const BYTES_MAX: usize = 16 << 20;
 /// A transaction is committed when its age reaches the transaction timeout divided by this number.
 const TIMEOUT_SHARE: u32 = 4;

@@ -237,7 +237,7 @@ impl Live {
             (Some(Cause::Repeat), Some(Repeated::Record(other))) => prop_assert_eq!(Some(places[other]), judged.repeats),
             (Some(Cause::Repeat), Some(Repeated::Emission(emission))) => {
                 let Some((topic, offset)) = judged.repeats else {
-                    // For a kind without slices, the explanation does not know what the filter has forgotten.
+                    // A filter without slices forgets keys at random, and the changelog does not show which ones.
                     prop_assert!(!rules.is_sliced(), "{:?} repeats nothing", judged);
                     return Ok(true);
                 };

@@ -21,7 +21,7 @@ use std::borrow::Cow;
 /// Error of [`Reader::read`] for a record without a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoKey {
-    /// The record is invalid for this reason: it has no usable key, content, or time, or a predicate cannot be tested.
+    /// The record is invalid: it has no usable key, content, or time, or a predicate cannot be tested.
     Invalid(Box<Invalid>),
     /// The record needs this schema, which was requested but has not arrived yet.
     Awaits(SchemaId),
