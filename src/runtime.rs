@@ -29,7 +29,6 @@ pub trait Scheduler: Send + Sync {
     fn defect(&self) -> Option<&'static str>;
 }
 
-/// A thread of a simulation.
 #[cfg(feature = "faults")]
 pub trait Registered: Send {
     /// Adds the new thread to the simulation and waits until the scheduler runs it. The new thread calls this method first.

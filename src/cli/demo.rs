@@ -142,7 +142,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// Writes records until the time is up. Returns the IDs that were written.
+    /// Returns the IDs that were written.
     fn write(mut self, generator: &Generator, stats: &Stats, read: &AtomicU64, written: &AtomicU64) -> Result<HashSet<u64>, kafka::Error> {
         let mut truth = HashSet::new();
         let mut until: Option<Instant> = None;

@@ -281,7 +281,7 @@ fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// Parses a part of the key and returns it in the syntax of the configuration.
+/// Returns the part in the syntax of the configuration.
 fn part(text: &str) -> Result<String, String> {
     Ok(match key_part::parse(text)? {
         KeyPart::RecordKey => "{ record = \"key\" }".to_owned(),

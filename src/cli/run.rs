@@ -21,7 +21,6 @@ use tokio::sync::mpsc::UnboundedSender;
 
 /// Delay before the log explains why joining the group takes so long. A normal join is faster.
 const JOIN_LOG_DELAY: Duration = Duration::from_secs(4);
-/// Interval of the progress log line.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two checks for a stop request while the worker has no topic to read.
 const WAIT_STEP: Duration = Duration::from_millis(100);
@@ -294,7 +293,7 @@ fn missing_in(topics: &BTreeSet<&str>, others: &BTreeSet<&str>) -> Vec<String> {
     others.difference(topics).map(|topic| (*topic).to_owned()).collect()
 }
 
-/// Waits for a stop request. Called if the worker has no topic to read.
+/// Called if the worker has no topic to read.
 fn wait(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         runtime::sleep(WAIT_STEP);

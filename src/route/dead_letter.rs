@@ -25,7 +25,6 @@ const DEDUP: &str = "DEDUP";
 /// The start of the value of [`CLASS`]. The reason follows.
 const CLASS_PREFIX: &str = "unseen.";
 
-/// The topic, partition, and offset that a record was read from, and the record's time.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     pub topic: &'a str,
@@ -44,7 +43,6 @@ pub struct DeadLetter<'h> {
     pub reason: &'h str,
     /// The verdict, or `None` if this version does not know the reason.
     pub verdict: Option<Verdict>,
-    /// The time in the header `unseen-timestamp`, if the dead letter has this header.
     pub time: Option<Timestamp>,
     /// The positions of the dead letter's headers among all headers of the record.
     pub positions: Range<usize>,

@@ -52,7 +52,7 @@ impl Predicate {
 }
 
 impl Test {
-    /// True if a header or record key with this value passes the test. `None` is a header whose value is null.
+    /// `None` is a header whose value is null.
     fn accepts(&self, value: Option<&[u8]>) -> bool {
         match self {
             Self::Exists => true,
@@ -60,7 +60,7 @@ impl Test {
         }
     }
 
-    /// True if a field with this value passes the test. `None` is a missing field.
+    /// `None` is a missing field.
     fn accepts_scalar(&self, found: Option<Scalar<'_>>) -> bool {
         match self {
             Self::Exists => !matches!(found, None | Some(Scalar::Null)),
