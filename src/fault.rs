@@ -1,11 +1,10 @@
 //! Fault points and defects, which tests use to make a worker fail.
 //!
 //! A fault point is a named place in the code where a test can kill or stop the process, or make a step fail. A defect is wrong behavior
-//! that a simulation switches on, to prove that its checks detect wrong behavior.
+//! that a simulation switches on. The simulation proves that its checks detect the defect.
 //!
-//! Defines the fault points and the actions at a point. Only test builds have the feature `faults`. Without the feature, the functions of
-//! this module do nothing. With the feature, they never act unless the environment variable `UNSEEN_FAULT` or a simulation requests an
-//! action.
+//! Only test builds have the feature `faults`. Without the feature, the functions of this module do nothing. With the feature, they never
+//! act unless the environment variable `UNSEEN_FAULT` or a simulation requests an action.
 //!
 //! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes the point `commit.flushed` for the third time. Commas separate
 //! several faults. The actions are `kill` (SIGKILL), `abort`, `stop` (SIGSTOP, until SIGCONT), and `hang` (the thread waits forever). At a

@@ -53,10 +53,10 @@
 //! # Ok::<(), unseen::config::Errors>(())
 //! ```
 //!
-//! `examples/` has programs that use [`dedup`], [`replay`], and `follower`. Modules that this page does not list belong to the command and
-//! its tests. Programs should not use them.
+//! `examples/` has programs that use [`dedup`], [`replay`], and `follower`. Modules that this page does not list are internal to the
+//! command and its tests. Programs should not use them.
 
-// The modules are in reading order: each uses only the modules above it, which tests/architecture.rs checks.
+// Each module uses only modules above it. tests/architecture.rs checks this order.
 
 pub mod record;
 

@@ -17,7 +17,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 static MALLOC_CONF: &[u8; 16] = b"narenas_ratio:1\0";
 
 fn main() -> ExitCode {
-    // The binary reads the commit, because a new commit must not recompile the library.
+    // The binary passes the commit to the library, so a new commit does not recompile the library.
     unseen::cli::main(commit(option_env!("UNSEEN_COMMIT"), ARCHIVED))
 }
 

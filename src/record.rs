@@ -1,6 +1,6 @@
 //! Shared types: records, their positions, and verdicts.
 //!
-//! This module never depends on the source or the destination of records.
+//! The types do not depend on where records are read from or written to.
 
 use std::fmt;
 
@@ -19,8 +19,8 @@ pub enum TimestampType {
     LogAppendTime,
 }
 
-/// The index of an entry in [`Config::topics`](crate::config::Config::topics). With `repartition`, this index stands for the repartition
-/// topic, and the input itself gets an index after all entries.
+/// The index of an entry in [`Config::topics`](crate::config::Config::topics). If the entry has `repartition`, its index refers to the
+/// repartition topic, and the input gets an index after the indexes of all entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicId(pub usize);
 
@@ -81,8 +81,8 @@ pub struct Record<'a> {
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],
 }
 
-/// The decision about a record. If a transaction is aborted and the worker still has the partition, it usually writes the records again
-/// with the same verdicts. Records that a broker has rejected become [`Verdict::Invalid`].
+/// The decision about a record. If a transaction is aborted while the worker keeps the partition, the worker usually writes the records
+/// again with the same verdicts. Records that a broker has rejected become [`Verdict::Invalid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The key was not seen within the window, or its content has changed (`emit = "on_change"`). The record is emitted, unless the topic
@@ -97,7 +97,8 @@ pub enum Verdict {
     Retracted,
     /// The value is null, but the key needs the value. `on_tombstone` determines whether the record is emitted.
     Tombstone,
-    /// No entry of the input selects the record by its `when`. The record is emitted without deduplication, unless the topic is a shadow.
+    /// The record does not match the `when` of any entry of the input. The record is emitted without deduplication, unless the topic is a
+    /// shadow.
     Passed,
     /// The record cannot be deduplicated, for example because it lacks a part of the key, or a broker rejects it. `on_invalid` determines
     /// the action.

@@ -1,7 +1,7 @@
 //! Clocks, sleeping, threads, and channels, behind functions that a simulation controls.
 //!
 //! In a thread of a simulation, the functions of this module ask the simulation's scheduler. In all other threads, they call the standard
-//! library. This module never makes a decision for the worker.
+//! library.
 
 use crate::record::Timestamp;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,19 +17,18 @@ pub trait Scheduler: Send + Sync {
     fn wall_clock(&self) -> Timestamp;
     /// Lets other threads run until virtual time has advanced by `time`.
     fn sleep(&self, time: Duration);
-    /// Lets other threads run until `ready` returns true or the deadline has passed. Returns the last answer of `ready`. Calls `ready`
-    /// again after each notification of `signal`, or, if there is no signal, after each client call of the process.
+    /// Lets other threads run until `ready` returns true or the deadline has passed. Returns the last result of `ready`. Calls `ready`
+    /// again after each notification of `signal`. Without a signal, calls `ready` again after each call of the process to a Kafka client.
     fn wait(&self, deadline: Option<Instant>, signal: Option<usize>, ready: &mut dyn FnMut() -> bool) -> bool;
     fn new_signal(&self) -> usize;
     fn notify(&self, signal: usize);
-    /// Registers a thread that the calling thread is about to start. The new thread belongs to the same simulated process.
+    /// Registers a thread that the calling thread is about to start. The new thread is part of the same simulated process.
     fn register(&self, name: &str) -> Box<dyn Registered>;
     /// Runs the action that the simulation plans for a fault point, if any. Returns true if the step at the point must fail.
     fn point(&self, name: &'static str) -> bool;
     fn defect(&self) -> Option<&'static str>;
 }
 
-/// A thread of a simulation.
 #[cfg(feature = "faults")]
 pub trait Registered: Send {
     /// Adds the new thread to the simulation and waits until the scheduler runs it. The new thread calls this method first.
@@ -139,7 +138,7 @@ pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     message.map_err(|_| RecvError)
 }
 
-/// A condition variable whose notifications a simulation sees.
+/// A condition variable that also notifies the scheduler of a simulation.
 #[derive(Debug)]
 pub struct Changed {
     condvar: Condvar,
@@ -214,7 +213,6 @@ pub struct Task {
     registered: Option<Box<dyn Registered>>,
 }
 
-/// A handle that shows whether a [`Task`] has ended.
 #[derive(Clone, Debug)]
 pub struct Done(Arc<AtomicBool>);
 
@@ -232,7 +230,7 @@ impl Done {
 }
 
 impl Task {
-    /// Registers a new thread with the simulation, if the calling thread belongs to a simulation. Must be called before the thread is
+    /// Registers a new thread with the simulation, if the calling thread is part of a simulation. Must be called before the thread is
     /// started.
     #[must_use]
     pub fn new(name: &str) -> Self {

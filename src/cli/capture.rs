@@ -81,10 +81,6 @@ fn moment(text: &str) -> Result<Moment, String> {
     moment.ok_or_else(|| format!("expected a time such as 2026-11-23T14:00:00Z, or an age such as 1h, got {text:?}"))
 }
 
-/// Writes the records.
-///
-/// # Errors
-/// Fails if the configuration is invalid, the brokers or the output fail, or a signal interrupts the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load_with(args.topic.as_deref())?;
     args.config.check_properties(&config)?;
@@ -109,7 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies the records to the output. Returns the number of partitions of the topic, or `None` if the command was interrupted.
+/// Returns the number of partitions of the topic, or `None` if the command was interrupted.
 fn copy(
     args: &Args,
     config: &Config,
@@ -176,7 +172,6 @@ pub(super) fn style() -> ProgressStyle {
     style.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Describes the written file and the command to replay it.
 fn summary(args: &Args, config: &Config, topic: &str, written: u64, partitions: u32) -> String {
     let place = if args.output == Path::new("-") { String::new() } else { format!(" to {}", args.output.display()) };
     let what = format!("wrote {} {} of {topic}{place}", HumanCount(written), if written == 1 { "record" } else { "records" });
@@ -204,7 +199,7 @@ fn interrupted(path: &Path, written: u64) -> String {
     )
 }
 
-/// Destination of the records. A file gets its final name only when it is complete.
+/// A file gets its final name only when it is complete.
 enum Output {
     Stdout(io::Stdout),
     File(NamedTempFile),
@@ -225,7 +220,6 @@ impl Output {
             .with_context(|| format!("--output: cannot create a file in {}; use a directory that this user can write to", dir.display()))
     }
 
-    /// Syncs the file and gives it its final name.
     fn finish(self, path: &Path) -> anyhow::Result<()> {
         let Self::File(file) = self else { return Ok(()) };
         file.as_file().sync_all().with_context(|| unwritten(path))?;

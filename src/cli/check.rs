@@ -42,10 +42,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Validates the configuration and prints "ok" and one line per topic.
-///
-/// # Errors
-/// Returns [`crate::config::Errors`] with every problem found.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut config, mut checked, mut left_out) = (None, Checked::default(), Vec::new());
     let result = check(args, &mut config, &mut checked, &mut left_out);
@@ -69,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&format!("ok\n\n{}\n{}", summary(&config), features(&checked.features)))
 }
 
-/// Runs all checks. `loaded` is set once the configuration is loaded. Warnings are also written to stderr.
+/// Sets `loaded` as soon as the configuration is loaded. Also writes warnings to stderr.
 fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked, left_out: &mut Vec<LeftOut>) -> Result<(), config::Errors> {
     let config = &*loaded.insert(args.config.load()?);
     args.config.check_properties(config)?;
@@ -110,8 +106,8 @@ fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked, left_o
     Ok(())
 }
 
-/// Returns a warning for each option of a topic that reads one element of a list. The verdict also applies to the other elements, although
-/// the option does not read them.
+/// Returns a warning for each option of a topic that reads only one element of a list. The verdict applies to the whole record, so it also
+/// applies to the other elements.
 fn list_elements(config: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     for (number, topic) in config["topics"].as_array().into_iter().flatten().enumerate() {
@@ -126,7 +122,6 @@ fn list_elements(config: &Value) -> Vec<String> {
     warnings
 }
 
-/// Returns the pointers to fields in the value of an option.
 fn pointers(value: &Value) -> Vec<&str> {
     match value {
         Value::Array(list) => list.iter().flat_map(pointers).collect(),
@@ -148,7 +143,7 @@ fn is_index(step: &str) -> bool {
 
 /// Checks that the state directory is writable, by creating and deleting a file in it or in its closest existing ancestor.
 fn try_state_dir(dir: &Path) -> Result<(), String> {
-    // The last ancestor of a relative path is empty and stands for the current directory.
+    // The last ancestor of a relative path is the empty path, which means the current directory.
     let ancestors = dir.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
     let there = ancestors.into_iter().find(|path| path.symlink_metadata().is_ok()).unwrap_or(dir);
     let file = there.join(format!(".unseen-check-{}", std::process::id()));
@@ -193,7 +188,6 @@ fn pattern_json(pattern: &Pattern) -> Value {
     json
 }
 
-/// Returns the cluster's features as a table, or an empty string if the list is empty.
 fn features(features: &[Feature]) -> String {
     if features.is_empty() {
         return String::new();

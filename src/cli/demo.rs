@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 const PARTITIONS: i32 = 4;
 /// Maximum number of unread records. The embedded broker keeps only the newest records, so records that stay unread for too long are lost.
 const UNREAD_MAX: u64 = 40_000;
-/// Longest wait for the last records.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 const EXAMPLES: &str = "\
@@ -143,7 +142,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// Writes records until the time is up. Returns the IDs that were written.
+    /// Returns the IDs that were written.
     fn write(mut self, generator: &Generator, stats: &Stats, read: &AtomicU64, written: &AtomicU64) -> Result<HashSet<u64>, kafka::Error> {
         let mut truth = HashSet::new();
         let mut until: Option<Instant> = None;
@@ -204,7 +203,6 @@ const fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Reads the output and counts how often each key was emitted.
 fn collect(reader: &Reader, stop: &AtomicBool, read: &AtomicU64) -> HashMap<Vec<u8>, u64> {
     let mut emitted = HashMap::new();
     while !stop.load(Ordering::Relaxed) {
@@ -264,7 +262,6 @@ fn summarize(generated: u64, truth: &HashSet<u64>, emitted: &HashMap<Vec<u8>, u6
     Ok(())
 }
 
-/// A temporary directory that is deleted on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -69,11 +69,6 @@ struct RedriveArgs {
     write: super::WriteArgs,
 }
 
-/// Runs a command for dead letters.
-///
-/// # Errors
-/// Fails if the configuration is invalid, the brokers fail, a signal interrupts the command, or dead letters or topics are left out because
-/// of an error.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let Command::Redrive(args) = &args.command;
     let config = args.config.load()?;

@@ -59,10 +59,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Prints the explanation of a record or of a key.
-///
-/// # Errors
-/// Fails if the configuration is invalid, the brokers or the capture cannot be read, or the record does not exist.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let input = args.input.as_deref();
     let config = match input {

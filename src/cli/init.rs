@@ -80,10 +80,6 @@ pub struct Args {
     output_file: PathBuf,
 }
 
-/// Writes the configuration.
-///
-/// # Errors
-/// Returns an error if no key fits the sample, the flags do not make a valid configuration, the brokers do not answer, or the file exists.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_stdout = args.output_file.as_os_str() == "-";
     ensure!(is_stdout || !args.output_file.exists(), "{} already exists; choose another file with -o", args.output_file.display());
@@ -118,7 +114,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A capture of the input topic's first records and the number of partitions of the topic.
 struct Broker {
     capture: Capture,
     partitions: u32,
@@ -211,7 +206,7 @@ fn configuration(args: &Args, proposal: Option<&Proposal>) -> anyhow::Result<Str
     Ok(render(args, &key, window.as_deref().unwrap_or("24h"), capacity.unwrap_or(10_000_000), &more))
 }
 
-/// Returns the value of `key_conflicts` for the configuration: the fields that may differ between duplicates.
+/// Returns the value of the option `key_conflicts`.
 fn conflicts(args: &Args) -> String {
     let pointers: Vec<_> = args.ignore.iter().map(|pointer| quoted(pointer)).collect();
     if pointers.is_empty() { "true".to_owned() } else { format!("{{ except = [{}] }}", pointers.join(", ")) }
@@ -286,7 +281,7 @@ fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// Parses a part of the key and returns it in the syntax of the configuration.
+/// Returns the part in the syntax of the configuration.
 fn part(text: &str) -> Result<String, String> {
     Ok(match key_part::parse(text)? {
         KeyPart::RecordKey => "{ record = \"key\" }".to_owned(),

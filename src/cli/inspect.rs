@@ -42,10 +42,6 @@ pub struct Args {
     topic: Option<String>,
 }
 
-/// Prints the contents of the directories.
-///
-/// # Errors
-/// Fails if a directory cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let key = if args.key.is_empty() { None } else { Some(key(args)?) };
     let directories: Vec<_> = args.dirs.iter().map(|dir| inspect(dir, key.as_ref())).collect::<Result<_, _>>()?;
@@ -87,7 +83,6 @@ fn row(partition: &StoredPartition) -> [String; 9] {
     ]
 }
 
-/// Returns a table of the slices of all partitions, or an empty string if no partition has slices.
 fn slices<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
     let mut rows = vec![["slice of", "from", "to", "keys", "full", "memory"].map(str::to_owned)];
     for partition in partitions {
@@ -109,7 +104,6 @@ fn slices<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
     if rows.len() > 1 { format!("\n{}", columns(&rows, 0..0)) } else { String::new() }
 }
 
-/// Returns one line per partition with the result of the key lookup.
 fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
     let answer = |asked: &Asked, emit: Emit| {
         let same = if emit == Emit::OnChange { " and the same content" } else { "" };

@@ -1,6 +1,6 @@
 //! SIGINT and SIGTERM for commands that clean up before they exit.
 //!
-//! The first signal only sets a flag. The second signal ends the process.
+//! The first signal sets a flag. The second signal ends the process at once, because the command may be stuck.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,10 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Exit code of interrupted commands, as in shells.
 pub(super) const EXIT_INTERRUPTED: i32 = 130;
 
-/// Flag that a signal sets.
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Starts handling SIGINT and SIGTERM. The second signal ends the process at once, because the command may be stuck.
     pub fn listen() -> anyhow::Result<Self> {
         let received = Arc::new(AtomicBool::new(false));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;

@@ -16,11 +16,7 @@ pub fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }
 
-/// Starts logging to stderr. With format `auto`, log lines are text on a terminal, and JSON otherwise. Spans are exported until the
-/// returned guard is dropped.
-///
-/// # Errors
-/// Fails if the log level or the address of the collector is invalid.
+/// With format `auto`, log lines are text on a terminal, and JSON otherwise. Spans are exported until the returned guard is dropped.
 pub fn start(log: &Log, events: Events) -> anyhow::Result<Option<ExportGuard>> {
     let filter = EnvFilter::try_new(&log.level).with_context(|| format!("log.level: {:?} is not a level such as \"info\"", log.level))?;
     let terminal = std::io::stderr().is_terminal();

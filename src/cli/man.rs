@@ -9,7 +9,6 @@ pub struct Args {
     dir: Option<PathBuf>,
 }
 
-/// Prints the page `unseen(1)`, or writes it and one page per command to an existing directory.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let command = super::command().disable_help_subcommand(true);
     if let Some(dir) = &args.dir {

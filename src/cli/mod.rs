@@ -123,7 +123,6 @@ impl ConfigArgs {
         Config::load(&self.config, &self.set)
     }
 
-    /// Loads the configuration and adds the named topic if it matches a pattern.
     fn load_with(&self, topic: Option<&str>) -> anyhow::Result<Config> {
         topic::expand(&self.load()?, topic)
     }
@@ -137,7 +136,6 @@ impl ConfigArgs {
         kafka::check_properties(config).map_err(|errors| self.refuse(errors.iter().map(ToString::to_string).collect()))
     }
 
-    /// Converts problems that were found outside the configuration into errors of the configuration file.
     fn refuse(&self, messages: Vec<String>) -> config::Errors {
         let source = self.config.display().to_string();
         config::Errors(messages.into_iter().map(|message| config::Error { source: source.clone(), path: String::new(), message }).collect())
@@ -158,7 +156,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Returns the command line. Its help lists the commands by purpose. The documentation test also uses this function.
+/// Returns the command line, with help that lists the commands by purpose. The function is public for the documentation test.
 #[must_use]
 pub fn command() -> clap::Command {
     let command = Cli::command();
@@ -182,7 +180,6 @@ fn long_version(commit: &str) -> String {
     )
 }
 
-/// Runs the command line and returns the exit code. Prints the error if the command fails, or all errors of an invalid configuration.
 pub fn main(commit: &str) -> ExitCode {
     let matches = command().long_version(&*long_version(commit).leak()).get_matches();
     let result = match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command {

@@ -42,9 +42,6 @@ pub struct ExportGuard {
 }
 
 /// Starts the export thread and returns the tracing layer, or returns `None` if no collector is configured.
-///
-/// # Errors
-/// Fails if the address of the collector is invalid.
 pub fn layer() -> anyhow::Result<Option<(SpanExporter, ExportGuard)>> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let (name, url) = match (set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), set("OTEL_EXPORTER_OTLP_ENDPOINT")) {
@@ -124,7 +121,7 @@ fn attribute(key: &str, value: &str) -> Value {
     json!({ "key": key, "value": { "stringValue": value } })
 }
 
-/// Connects to the first address of the host that accepts.
+/// Connects to the first address of the host that accepts the connection.
 fn connect(host: &str) -> std::io::Result<TcpStream> {
     let mut failure = std::io::Error::other("the host name has no address");
     for address in host.to_socket_addrs()? {
@@ -194,7 +191,6 @@ impl<S: Subscriber + for<'span> LookupSpan<'span>> Layer<S> for SpanExporter {
             "endTimeUnixNano": nanos(SystemTime::now()),
             "attributes": fields.collect::<Vec<_>>(),
         });
-        // If the queue is full, the span is dropped.
         let _ = self.0.try_send(span);
     }
 }

@@ -116,10 +116,6 @@ fn kinds_help() -> String {
     )
 }
 
-/// Prints the comparison.
-///
-/// # Errors
-/// Fails if the configuration is invalid or the sample cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.sample.is_some() && Format::from(args.format) == Format::Kcat && args.time.is_some() {
         usage("--time: lines of a capture already have the record time; remove --time");
@@ -177,7 +173,7 @@ fn propose(args: &Args, path: &Path) -> anyhow::Result<Proposal> {
     Proposal::new(input, args.format.into(), time(args).as_ref(), &compare).with_context(name)
 }
 
-/// Returns the field of `--time`. Exits if the option is not a JSON pointer.
+/// Exits if the option is not a JSON pointer.
 fn time(args: &Args) -> Option<Field> {
     args.time.as_deref().map(|time| Field::new(time).unwrap_or_else(|error| usage(format!("--time: {error}"))))
 }
@@ -250,7 +246,6 @@ fn slices(args: &Args, topic: Option<&Topic>) -> u32 {
     args.slices.or(topic.map(|topic| topic.window.slices())).unwrap_or(DEFAULT_SLICES)
 }
 
-/// Returns the window for counting the keys of the sample.
 fn window_of_sample(args: &Args, topic: Option<&Topic>, proposal: Option<&Proposal>) -> Option<Window> {
     let named = args.window.map(|window| i64::try_from(window.as_millis()).unwrap_or(i64::MAX));
     let proposed = proposal.and_then(|proposal| i64::try_from(proposal.window_ms?).ok());

@@ -104,10 +104,6 @@ impl From<LineFormat> for Format {
     }
 }
 
-/// Writes the lines of unseen records to stdout, and a summary to stderr.
-///
-/// # Errors
-/// Fails if the configuration is invalid, the input cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load_with(args.topic.as_deref())?;
     let rules: Vec<_> = config.rules(topic::input(&config, args.topic.as_deref())?).map(|(_, topic)| topic).collect();
@@ -159,7 +155,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the input. Returns it with a progress bar, which is hidden unless `show` is true and only stderr is a terminal.
+/// The progress bar is hidden unless `show` is true and only stderr is a terminal.
 pub(super) fn open(path: Option<&Path>, show: bool) -> io::Result<(impl BufRead + use<>, ProgressBar)> {
     let (input, bytes): (Box<dyn Read>, _) = match path {
         None => (Box::new(io::stdin()), None),
@@ -182,7 +178,7 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Returns stdout, line-buffered on a terminal and block-buffered otherwise.
+/// Line-buffered on a terminal and block-buffered otherwise.
 fn output() -> Box<dyn Write> {
     let stdout = io::stdout();
     if stdout.is_terminal() { Box::new(stdout) } else { Box::new(BufWriter::with_capacity(1 << 16, stdout)) }
@@ -193,7 +189,7 @@ pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Tim
     read_at.checked_add(max_future).map_or(Timestamp::MAX, runtime::millis)
 }
 
-/// Returns a warning for each entry with implausible record times, which keep its window from moving as it should.
+/// Returns a warning for each entry whose record times are implausible. With such times, the window does not move as it should.
 fn time_warnings(summaries: &[(&Topic, Summary)], read_at: SystemTime) -> Vec<String> {
     let timed = summaries.iter().filter(|(topic, _)| topic.forgets_by_time());
     let warning = |(topic, summary): &(&Topic, Summary)| {

@@ -21,7 +21,6 @@ use tokio::sync::mpsc::UnboundedSender;
 
 /// Delay before the log explains why joining the group takes so long. A normal join is faster.
 const JOIN_LOG_DELAY: Duration = Duration::from_secs(4);
-/// Interval of the progress log line.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two checks for a stop request while the worker has no topic to read.
 const WAIT_STEP: Duration = Duration::from_millis(100);
@@ -50,7 +49,7 @@ enum Event {
     Changed(Resolved),
 }
 
-/// Results of the previous round (one run of the workers) that the next round needs.
+/// The results of a round that the next round needs. A round is one run of the workers.
 #[derive(Default)]
 struct Earlier {
     /// The topics to read, if they are already known.
@@ -59,7 +58,8 @@ struct Earlier {
     failure: Option<(anyhow::Error, BTreeSet<String>)>,
 }
 
-/// Runs the workers. If the topics that match the patterns change, drains the workers and restarts them with the new topics.
+/// Runs the workers until the process must end. If the topics that match the patterns change, drains the workers and restarts them with the
+/// new topics.
 async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     let draining = Arc::new(AtomicBool::new(false));
     let mut signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -88,7 +88,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     }
 }
 
-/// Runs one round: starts the workers and waits until they end. Returns what the next round needs, or `None` if the process must end.
+/// Runs one round. Returns the results that the next round needs, or `None` if the process must end.
 async fn round(
     config: &Arc<Config>,
     view: &CurrentView,
@@ -191,7 +191,6 @@ fn waits_for_group(config: &Config, stats: &Stats, started: Instant) -> bool {
     false
 }
 
-/// Waits for the brokers, opens the state, and starts the worker threads.
 fn start(
     config: &Arc<Config>,
     stop: &Arc<AtomicBool>,
@@ -294,7 +293,7 @@ fn missing_in(topics: &BTreeSet<&str>, others: &BTreeSet<&str>) -> Vec<String> {
     others.difference(topics).map(|topic| (*topic).to_owned()).collect()
 }
 
-/// Waits for a stop request. Called if the worker has no topic to read.
+/// Called if the worker has no topic to read.
 fn wait(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         runtime::sleep(WAIT_STEP);

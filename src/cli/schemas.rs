@@ -10,10 +10,7 @@ use std::time::Duration;
 /// Longest wait for a schema in [`blocking`].
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns the schema registry if a topic needs it.
-///
-/// # Errors
-/// Fails if the file in `schema_registry.ca_location` cannot be used.
+/// Returns `None` if no topic needs the registry. Fails if the file in `schema_registry.ca_location` cannot be used.
 pub fn registry(config: &Config) -> anyhow::Result<Option<Registry>> {
     let topics = || config.topics.iter().chain(config.patterns.iter().map(Pattern::entry));
     let needed = config.schema_registry.as_ref().filter(|_| topics().any(|topic| topic.formats.needs_registry()));
@@ -21,9 +18,6 @@ pub fn registry(config: &Config) -> anyhow::Result<Option<Registry>> {
 }
 
 /// Returns a source of schemas that blocks until the registry answers, for at most `TIMEOUT`.
-///
-/// # Errors
-/// Fails if the file in `schema_registry.ca_location` cannot be used.
 pub fn blocking(config: &Config) -> anyhow::Result<Arc<dyn Schemas>> {
     Ok(match registry(config)? {
         Some(registry) => Arc::new(registry.patient(TIMEOUT)),
@@ -37,10 +31,7 @@ fn specs(topic: &Topic) -> impl Iterator<Item = &KeySpec> {
 }
 
 /// Checks that the registry answers, and that the latest schemas of the topics have the fields of keys, compared contents, and event times.
-/// Returns warnings.
-///
-/// # Errors
-/// Returns one message per problem.
+/// Returns warnings, or one message per problem.
 pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let Some(registry) = &config.schema_registry else { return Ok(Vec::new()) };
     let (mut warnings, mut faults) = (Vec::new(), Vec::new());
@@ -86,7 +77,7 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
     missing.extend(time.flatten().map(str::to_owned));
     match (&missing[..], schema.format) {
         ([], _) => Ok(None),
-        // A schema can define several messages, and only a record shows which of them it holds. So the field may be in another message.
+        // A schema can define several messages, and only a record shows which message it contains. So the field may be in another message.
         (names, format) if format.has_messages() => Ok(Some(format!(
             "the first message in the latest schema of subject {subject:?} has no field `{}`; correct the field, or ignore this if the records are of another message",
             names.join("`, `")

@@ -112,18 +112,13 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     time.ok_or_else(|| format!("expected a time such as 2026-11-23T14:00:00Z, or now, got {text:?}"))
 }
 
-/// Parses a number of keys that fits into 32 bits.
 fn max_keys(text: &str) -> Result<u64, String> {
     let keys = flags::keys(text)?;
     let most = u64::from(u32::MAX);
     if keys <= most { Ok(keys) } else { Err(format!("expected at most {most} keys, got {text}")) }
 }
 
-/// Writes the keys to the changelog.
-///
-/// # Errors
-/// Fails if the configuration or the file is invalid, the brokers fail, or the group is in use. After an error, nothing has been written,
-/// unless the message states otherwise.
+/// After an error, nothing has been written, unless the message states otherwise.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = topic::expand_rule(&args.config.load()?, args.topic.as_deref())?;
     args.config.check_properties(&config)?;
@@ -211,8 +206,7 @@ fn lines(counts: &Counts, keys: u64) -> String {
     read.into_iter().chain(left_out).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the result as JSON. `seeded` contains the group ID, the number of changelog partitions, and the counts of written keys. `None`
-/// for a dry run.
+/// `seeded` has the group ID, the number of changelog partitions, and the counts of written keys. It is `None` in a dry run.
 fn json(counts: &Counts, keys: u64, seeded: Option<(&str, u32, &Seeded)>, warnings: &[&str]) -> String {
     let Counts { lines, invalid, tombstones, passed } = counts;
     let seeded = seeded.map(|(group, partitions, Seeded { keys, expired, evicted, stream_time })| {

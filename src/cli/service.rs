@@ -6,7 +6,6 @@ use crate::http::Events;
 use std::process;
 use std::sync::Arc;
 
-/// Loads the configuration, starts logging, and runs the work on this thread.
 pub fn run(args: &ConfigArgs, events: Events, work: impl AsyncFnOnce(Arc<Config>) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let config = args.load()?;
     let _export_guard = log::start(&config.log, events)?;
@@ -24,7 +23,7 @@ fn abort_on_panic() {
         let message = message.or_else(|| panic.payload().downcast_ref().copied()).unwrap_or("no message");
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = std::thread::current();
-        // A refused thread is not a bug but a limit of the system.
+        // If the system refuses to start a thread, the process has reached a limit. This is not a bug.
         let advice = if message.contains("Resource temporarily unavailable") {
             "raise the limit of threads (`ulimit -u`, TasksMax=, or the container's limit of processes)"
         } else {

@@ -41,10 +41,6 @@ pub struct Args {
     files: Vec<PathBuf>,
 }
 
-/// Runs the tests and prints each result and the differences.
-///
-/// # Errors
-/// Fails if a test fails or cannot run.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     let schemas = schemas::blocking(&config)?;
@@ -85,10 +81,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&format!("{count} test{} passed\n", if count == 1 { "" } else { "s" }))
 }
 
-/// Runs the tests in a file. If `only` is set, runs only the tests whose names contain this text.
-///
-/// # Errors
-/// Returns a message if the file cannot be read or parsed.
 fn run_file(path: &Path, config: &Config, schemas: &Arc<dyn Schemas>, only: Option<&str>) -> Result<Vec<Report>, String> {
     let file = TestFile::new(&config::document(path)?)?;
     let dir = path.parent().unwrap_or(Path::new(""));
@@ -97,7 +89,6 @@ fn run_file(path: &Path, config: &Config, schemas: &Arc<dyn Schemas>, only: Opti
     Ok(chosen.map(|test| testing::run(config, test, schemas, &open)).collect())
 }
 
-/// Returns the test files next to a configuration file. Fails if no test file exists.
 fn default_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let files: Vec<_> = ["toml", "yaml", "yml"].map(|ending| path.with_extension(format!("test.{ending}"))).into();
     let there: Vec<_> = files.iter().filter(|file| file.exists()).cloned().collect();

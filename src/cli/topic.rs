@@ -5,9 +5,6 @@ use anyhow::{anyhow, bail};
 
 /// Adds the named topic to the configuration if the topic matches a pattern. Other matching topics are not added, because only the brokers
 /// know them.
-///
-/// # Errors
-/// Fails if the topic matches a pattern but cannot be read.
 pub fn expand(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     let (config, left_out) = config.expand(name).map_err(anyhow::Error::msg)?;
     left_out.first().map_or(Ok(config), |left_out| Err(anyhow!("{left_out}")))
@@ -20,7 +17,7 @@ pub fn expand(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
 /// Fails if the topic matches a pattern but cannot be read, or if entries of several topics have this space.
 pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     if name.is_some_and(|name| config.rule(name).is_ok()) {
-        // `name` belongs to a configured entry. A pattern may also match this name but must not add a topic.
+        // `name` is the input or the space of a configured entry. A pattern may also match this name but must not add a topic.
         return expand(config, None);
     }
     let as_input = expand(config, name);
@@ -43,9 +40,6 @@ pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config
 
 /// Returns the topic with the input `name`, or the only topic if `name` is `None`. If several entries read the input, `name` must be the
 /// space of one of these entries.
-///
-/// # Errors
-/// Fails if no topic has this name, or if `name` is `None` and the configuration has several topics or a pattern.
 pub fn choose<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c Topic> {
     let rule = match name {
         Some(name) => config.rule(name),
@@ -54,10 +48,6 @@ pub fn choose<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c 
     rule.map_err(|message| anyhow!("--topic: {message}"))
 }
 
-/// Returns the input `name`, or the only input if `name` is `None`.
-///
-/// # Errors
-/// Fails if no topic has this input, or if `name` is `None` and the configuration has several inputs or a pattern.
 pub fn input<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c str> {
     let topic = match name {
         Some(name) => config.topic(name).map_err(|message| anyhow!("--topic: {message}"))?,

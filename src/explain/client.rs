@@ -78,14 +78,12 @@ impl<'k> Keys<'k> {
         self.with(message, |keys, record| keys.read(record, message.timestamp()))
     }
 
-    /// Reads the parts of a record that determine its verdict: the fingerprint, the time, and whether the record retracts its key.
     pub(super) fn read(&mut self, record: &Record<'_>, timestamp: Option<Timestamp>) -> Result<KeyedRecord, NoKey> {
         let Self { topic, earlier, reader, scratch, schemas } = self;
         earlier.check(&topic.formats, record, scratch, *schemas)?;
         reader.read(topic.record_spec(), record, timestamp, scratch, *schemas)
     }
 
-    /// True if this topic or an earlier rule of its input needs the headers of records.
     pub(super) fn reads_headers(&self) -> bool {
         self.topic.reads_headers() || self.earlier.reads_headers()
     }
@@ -109,9 +107,6 @@ impl<'a> Client<'a> {
         Ok(Self { config, view: GroupView::connect(config, waiting.stop, waiting.report)?, schemas, waiting })
     }
 
-    /// Returns the number of partitions of an existing topic.
-    ///
-    /// # Errors
     /// Fails if the topic does not exist.
     pub(super) fn partitions(&self, topic: &str) -> Result<u32, Error> {
         match self.view.partitions(topic)? {
@@ -138,7 +133,7 @@ impl<'a> Client<'a> {
         Ok(partitions.iter().zip(committed).map(of).collect())
     }
 
-    /// Returns the inputs, committed offsets, and rules of one state: the state for `partition` in the key space of `topic`.
+    /// Returns the state for `partition` in the key space of `topic`.
     pub(super) fn state(&self, topic: &'a Topic, partition: i32) -> Result<StateView<'a>, Error> {
         let config = self.config;
         let topics = config.space_of(topic).topics;
@@ -215,7 +210,6 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Calls `take` for each existing record in a range of offsets.
     fn read(
         &self,
         topic: &Topic,

@@ -66,7 +66,7 @@ pub(super) enum Memory {
     Seen,
     /// The key was never inserted, has expired, or was retracted.
     Unseen,
-    /// The key leaves the window between the two slices passed to [`KeyState::memory`], so it is unknown whether it is still seen.
+    /// The key leaves the window between the two slices passed to [`KeyState::memory`], so it is unknown whether the key is still seen.
     Expiring,
 }
 
@@ -125,7 +125,7 @@ impl KeyState {
 pub(super) struct Change {
     pub(super) mutation: Mutation,
     pub(super) slice: Option<Slice>,
-    /// Hash of the content that `emit = "on_change"` compares. 0 if only keys are compared.
+    /// See [`Seen::content`].
     pub(super) content: u64,
 }
 
@@ -133,7 +133,6 @@ pub(super) struct Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) commit: Commit,
-    /// The state of the key before the commit.
     pub(super) before: KeyState,
     pub(super) changes: Vec<Change>,
     /// The clock (the current slice) before and after the commit.

@@ -75,10 +75,10 @@ pub(super) fn judge(
     if retractions_match(outcome, occurrences, target) { judgment } else { judgment.doubtful(OTHER_RETRACT) }
 }
 
-/// True if the commit fits the current `retract`: the commit retracted the key once for each record with the key that `retract` selects. If
-/// the requested record was retracted, the commit must also not have emitted more records with the key than `retract` does not select. If
-/// the commit does not fit, `retract` may have been different when the commit was made. An exact store can also cause a mismatch, because
-/// it does not log the retraction of an unseen key.
+/// True if the commit matches the current `retract`: the commit retracted the key once for each record with the key that `retract` selects.
+/// If the requested record retracts its key, the commit must also have emitted at most one record for each record with the key that
+/// `retract` does not select. A mismatch means that `retract` may have been different when the commit was made. An exact store can also
+/// cause a mismatch, because it does not log the retraction of an unseen key.
 fn retractions_match(outcome: RecordOutcome, occurrences: &Occurrences, target: &Target) -> bool {
     let deletions = target.changes.iter().filter(|change| change.mutation == Mutation::Delete).count();
     let retracting = occurrences.all.iter().filter(|other| other.retracts).count();
@@ -105,8 +105,9 @@ fn emitted(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         (Memory::Unseen | Memory::Expiring, Some(_)) => Cause::Expired,
         (Memory::Seen, Some(_)) => Cause::Forgotten,
         _ if target.before.retractions > 0 && target.before.emissions > 0 => Cause::AfterRetraction,
-        // A complete changelog shows that the key was unseen. If the changelog is incomplete, the emission shows the same: a filter with
-        // slices that cannot retract forgets a key within the window only if it has reached its maximum memory.
+        // A complete changelog shows that the key was unseen. If the changelog is incomplete, the emission itself shows that the key was
+        // unseen: a filter with slices and without retractions forgets a key within the window only if the filter has reached its maximum
+        // memory.
         _ if is_whole || (rules.is_sliced() && !rules.retracts_by_filter()) => Cause::First,
         _ if rules.is_sliced() => {
             return Judgment::certain(VerdictName::Unseen, Cause::First)

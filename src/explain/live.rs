@@ -1,6 +1,6 @@
 //! Explains a record or a key from the committed offsets of a group and its changelog. Never joins the group or writes.
 //!
-//! The committed offsets are read before the changelog. The changelog therefore contains all changes up to these offsets.
+//! The module reads the committed offsets before the changelog. The changelog therefore contains all changes up to these offsets.
 
 use super::Error;
 use super::client::{Client, FoundRecord, Scanned, Waiting};
@@ -244,7 +244,7 @@ impl View<'_> {
                 "the changelog does not have all keys that the state may still remember",
             ),
             (history.has_other_keys, "a part of the changelog was written with another definition of the key and does not cover this key"),
-            (history.has_other_slices, "a part of the changelog was written with another window; its slices were derived from their times"),
+            (history.has_other_slices, "a part of the changelog was written with another window, so its slices come from record times"),
             (
                 known.is_wrongly_renewed,
                 "the key was renewed although the changelog shows no emission or renewal within the window: a false positive renewed it, or the changelog is incomplete",

@@ -5,8 +5,8 @@
 //! the record's key, and whether an earlier commit had inserted the key. If the record was dropped as a duplicate although no commit within
 //! the window had inserted its key, the drop was a false positive.
 //!
-//! This module never guesses: it reports what it cannot determine as unknown. It never joins a group or writes anything. It stores only the
-//! history of the requested key.
+//! This module never guesses: it reports what it cannot determine as unknown. It never joins a group or writes anything. It keeps only the
+//! history of the requested key in memory.
 //!
 //! | file | content |
 //! |---|---|
@@ -38,7 +38,6 @@ use crate::kafka;
 use crate::key::LookupError;
 use crate::replay;
 
-/// An error that prevents the explanation of a record or a key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -16,7 +16,7 @@ pub(super) struct Occurrence {
     pub(super) offset: Offset,
     pub(super) time: Option<Timestamp>,
     pub(super) retracts: bool,
-    /// Hash of the content that `emit = "on_change"` compares. 0 if only keys are compared.
+    /// See [`super::history::Seen::content`].
     pub(super) content: u64,
 }
 
@@ -41,9 +41,9 @@ pub(super) enum Before {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordOutcome {
-    /// Holds the state of the key before the record, if known.
+    /// The state of the key before the record, if known.
     Emitted(Option<Before>),
-    /// Holds the state of the key before the record, if known.
+    /// The state of the key before the record, if known.
     Dropped(Option<Before>),
     /// The record retracted its key, even if the key was unseen.
     Retracted,
@@ -83,7 +83,7 @@ impl Occurrences {
     }
 
     /// True if the outcomes can be derived from the order of the records: the list is complete, all records are from one input, no record
-    /// can have been late, and the filter cannot have forgotten the key in between.
+    /// can have been late, and the filter cannot have forgotten the key between two of the records.
     fn is_ordered(&self, target: &Target, rules: &Rules) -> bool {
         // A filter with slices never forgets a key within a slice, except that a cuckoo filter may delete the key when another key is
         // retracted.

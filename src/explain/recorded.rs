@@ -59,8 +59,8 @@ pub fn recorded<'c>(
             captured.name, input
         )));
     };
-    // Replay the rule that selects the record, and the earlier rules of the input. Without the earlier rules, this rule could also select
-    // records that belong to them.
+    // Replay the rule that selects the record, and the earlier rules of the input. Without the earlier rules, this rule would also get the
+    // records that the earlier rules select.
     let rules = &rules[..=rule];
     let topic = rules[rule];
     let record = ExplainedRecord { topic: topic.input.clone(), partition, offset, time_ms: time };

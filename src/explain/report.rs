@@ -58,7 +58,7 @@ pub struct Explanation {
 pub struct KeyPart {
     /// The source of the part, such as a field.
     pub part: String,
-    /// The value as JSON, bytes as text, or the digest of a content in brackets.
+    /// The value as JSON, bytes as text, or the digest of a content in parentheses.
     pub value: String,
 }
 

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 pub(super) struct InputView<'c> {
     pub(super) topic: &'c Topic,
-    /// The partition that the worker reads. With `repartition`, it belongs to the repartition topic instead of the input topic.
+    /// The partition that the worker reads. With `repartition`, this is a partition of the repartition topic, not of the input.
     pub(super) read: TopicPartition,
     /// The topic in `read`, with its topic id if brokers report ids (see [`crate::record::log_name`]). Offsets of a deleted topic with the
-    /// same name belong to another topic incarnation.
+    /// same name are offsets of another topic incarnation.
     pub(super) log: String,
     pub(super) committed: Option<Offset>,
     pub(super) note: Note,

@@ -253,7 +253,7 @@ fn embedded<'a>(field: &EmbeddedField, (tag, text): &Value<'_>, buffers: &mut Bu
     found.map(|found| scalar(&found).map(|(tag, bytes)| (tag, Cow::Owned(bytes.into_owned())))).transpose()
 }
 
-/// Returns the encoded value of a field. Strings without escapes and JSON numbers, which are the usual values, are borrowed.
+/// Borrows strings without escapes and JSON numbers, which are the most common values.
 fn scalar<'a>(found: &Scalar<'a>) -> Result<Value<'a>, Box<Invalid>> {
     match *found {
         Scalar::Null => Ok((Tag::Null, Cow::Borrowed(&[]))),
@@ -390,7 +390,7 @@ mod tests {
             id(&[within(field("Message"), "/id"), field("n")], r#"{"n":2,"Message":"{\"id\":1}"}"#),
             id(&[field("id"), field("n")], r#"{"id":1,"n":2}"#)
         );
-        // JSON text on two levels: the value is a string that contains JSON, and so is its field `Message`.
+        // JSON text on two levels: the value is a string that contains JSON, and the field `Message` of this JSON is also such a string.
         let deep = [within(within(Part::Field(String::new()), "/Message"), "/id"), Part::RecordKey];
         let value = serde_json::Value::from(r#"{"Message":"{\"id\":7}"}"#).to_string();
         assert_eq!(id(&deep, &value), id(&[field("id"), Part::RecordKey], r#"{"id":7}"#));

@@ -2,9 +2,9 @@
 //! the order of members, in white space, or in the escapes of strings.
 //!
 //! The digest is part of a key's encoding, so its computation must not change within a version of the state format. The digest of a scalar
-//! is the hash of its type and its bytes. For an object, the members are sorted by the hashes of their names. The digest is then the hash
-//! of all members, with the hash of the name and the digest of the value for each member. For an array, each step hashes the digest so far
-//! and the digest of the next element. This module does not depend on any format.
+//! is the hash of its type and its bytes. An object becomes a list of its members, sorted by the hashes of their names. Each entry has the
+//! hash of the name and the digest of the value, and the digest of the object is the hash of this list. For an array, each step hashes the
+//! digest so far and the digest of the next element. This module does not depend on any format.
 
 use super::{Hashing, SpecError};
 use crate::format::{Container, Node, Places, Scalar, Visit};
@@ -75,10 +75,7 @@ struct Excepted {
 }
 
 impl Content {
-    /// Compiles RFC 6901 pointers.
-    ///
-    /// # Errors
-    /// Returns [`SpecError`] if a pointer is malformed or leads to the whole value.
+    /// Fails if a pointer is malformed or leads to the whole value.
     pub(super) fn new(except: &[String]) -> Result<Self, SpecError> {
         fn flatten(node: &Node, all: &mut Vec<Excepted>) -> usize {
             let at = all.len();
@@ -106,7 +103,6 @@ impl Content {
     }
 }
 
-/// The digest of a value that is being visited.
 pub(super) struct Digest<'d> {
     content: &'d Content,
     hashing: &'d Hashing,

@@ -38,7 +38,7 @@ pub(super) fn head(tag: Tag, bytes: &[u8]) -> [u8; HEAD] {
     head
 }
 
-/// Returns the tag and the bytes of a record key, a record value, or a header. `None` is null.
+/// `bytes` is a record key, a record value, or a header. `None` is null.
 pub(super) fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {
     bytes.map_or((Tag::Null, &[][..]), |bytes| (Tag::Bytes, bytes))
 }

@@ -8,7 +8,7 @@ use crate::format::{Format, Side, Unreadable, disguise, is_likely_framed, missin
 use crate::record::{Invalid, Reason};
 use serde::de::IgnoredAny;
 
-/// Returns the error for a record key or value that cannot be read. `text` is the key or value without its frame.
+/// `text` is the record key or value without its frame.
 #[cold]
 pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unreadable) -> Invalid {
     let what = match disguise(side, text).filter(|_| !is_framed) {
@@ -39,8 +39,8 @@ pub(super) fn missing(part: &Part) -> Invalid {
     Invalid { reason: Reason::MissingKey, message }
 }
 
-/// Returns the error for a missing header. If the record has the header in another case, the message shows the other spelling, because
-/// gateways can change the case of header names.
+/// If the record has the header in another case, the message shows the other spelling, because gateways can change the case of header
+/// names.
 pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&[u8]>)]) -> Invalid {
     let mut invalid = missing(part);
     if let Some((other, _)) = headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
@@ -50,7 +50,7 @@ pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&
     invalid
 }
 
-/// Returns the error for a missing field. `json` is the record key or value without the field, if the format is JSON.
+/// `json` is the record key or value, if its format is JSON.
 pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     let mut invalid = missing(part);
     let hint = json.and_then(|json| match part {
@@ -62,7 +62,7 @@ pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     invalid
 }
 
-/// Returns the error for a field that is missing in the JSON of `part`. `tag` and `text` are the value of `part`.
+/// `tag` and `text` are the value of `part`, whose JSON does not have the field.
 #[cold]
 pub(super) fn missing_embedded(part: &Part, field: &EmbeddedField, tag: Tag, text: &[u8]) -> Invalid {
     let mut invalid = missing(&Part::Embedded(Box::new(part.clone()), field.clone()));
@@ -82,7 +82,7 @@ pub(super) fn no_time(what: &str) -> Invalid {
     Invalid { reason: Reason::Malformed, message }
 }
 
-/// Returns the error for a missing time field. `json` is the record value, if the format is JSON.
+/// `json` is the record value, if its format is JSON.
 #[cold]
 pub(super) fn no_time_field(pointer: &str, json: Option<&[u8]>) -> Invalid {
     let hint = json.and_then(|json| missing_field_in_json(Side::Value, None, pointer, json)).unwrap_or_default();

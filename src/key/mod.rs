@@ -1,7 +1,7 @@
 //! Extracts a record's key and computes its fingerprint.
 //!
 //! Defines the encoding of a key. The encoding must not change within a version of the state format, because stored filters contain only
-//! bits that are computed from encoded keys. Pure: no I/O, no clock, no randomness.
+//! bits that are computed from encoded keys. The module does no I/O and uses neither a clock nor randomness.
 //!
 //! Each part is encoded as one tag byte, its length as a little-endian `u64`, and its bytes. Different lists of parts therefore have
 //! different encodings. The fingerprint is a hash of the encoding: XXH3-128, or SipHash with a secret if untrusted parties choose the keys
@@ -276,12 +276,12 @@ impl KeySpec {
         }
     }
 
-    /// Computes the same fingerprint as [`Self::fingerprint`] and always keeps the parts for [`Scratch::texts`].
+    /// Always keeps the parts of the key for [`Scratch::texts`], unlike [`Self::fingerprint`].
     pub(crate) fn fingerprint_with_texts(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         self.fingerprint_of(record, &Source::json(&self.key), &Source::json(&self.value), scratch)
     }
 
-    /// Computes the fingerprint of a key that is a single field of the record value: a faster path with the same result.
+    /// A faster path for a key that is a single field of the record value.
     #[inline]
     fn fingerprint_of_field(&self, part: &Part, json: &[u8], scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         let mut found = [None];
@@ -336,7 +336,7 @@ impl KeySpec {
         self.fingerprint_in(record, key, &Source::json(&self.event), true, scratch)
     }
 
-    /// Computes the fingerprint. `is_structured`: the record value is a whole CloudEvent. `value` must then be the source for `self.event`.
+    /// If `is_structured` is true, the record value is a whole CloudEvent, and `value` must be the source for `self.event`.
     #[inline]
     fn fingerprint_in<K: Extract, V: Extract>(
         &self,
@@ -429,7 +429,7 @@ fn header<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<Option<&'a
     Ok(header.ok_or_else(|| missing_header(part, name, record.headers))?.1)
 }
 
-/// Returns an attribute of a CloudEvent in binary mode. In this mode, attributes are headers.
+/// In binary mode, the attributes of a CloudEvent are headers.
 #[inline]
 fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8], Box<Invalid>> {
     let is_it = |header: &str| header.strip_prefix(cloudevents::PREFIX) == Some(name);
@@ -453,7 +453,7 @@ impl<'e> Source<'e, JsonExtractor> {
 }
 
 impl<'e, E: Extract> Source<'e, E> {
-    /// Fills `found` with the values at the extractor's places. If the extractor has no places, `text` is not even parsed.
+    /// Fills `found` with the values at the extractor's places. If the extractor has no places, does not parse `text`.
     #[inline]
     fn find<'a>(
         &self,

@@ -10,7 +10,7 @@ use crate::format::{PointerError, Scalar, unescape};
 use crate::record::Timestamp;
 use std::fmt;
 
-/// The smallest number that is read in each unit if no unit is configured. All smaller numbers are seconds. A time between March 1973 and
+/// The smallest number that counts as each unit if no unit is configured. Smaller numbers count as seconds. A time between March 1973 and
 /// the year 5138 is therefore recognized in every unit.
 const LEAST: [(i128, TimeUnit); 3] = [
     (100_000_000_000_000_000, TimeUnit::Nanoseconds),

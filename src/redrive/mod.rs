@@ -1,14 +1,13 @@
 //! Redrives dead letters: writes them back to the topics that they came from.
 //!
-//! The group `<group_id>-redrive` stores the position in each dead-letter topic. One transaction writes dead letters and commits the
-//! positions after them, so each dead letter is redriven once, despite crashes and repeated commands. `<group_id>-redrive` is also the
-//! transactional id, so a redrive fences an earlier redrive of the same group.
+//! The group `<group_id>-redrive` stores the position in each dead-letter topic. Every transaction writes dead letters and commits the
+//! positions after them. Each dead letter is therefore redriven once, despite crashes and repeated commands. `<group_id>-redrive` is also
+//! the transactional id, so a redrive fences an earlier redrive of the same group.
 //!
 //! If topics reject dead letters during a pass over a dead-letter topic, the pass is repeated from the committed positions without the
 //! rejected dead letters. Later redrives try to write them again.
 //!
-//! This module controls the order of these passes. It never writes to a topic that is not in the configuration, and it never reads a dead
-//! letter that was added after the start.
+//! A redrive never writes to a topic that is not in the configuration, and it never reads a dead letter that was added after the start.
 //!
 //! | file | content |
 //! |---|---|
@@ -37,7 +36,7 @@ use target::{Origins, is_of_output, kind, names};
 use writer::Writer;
 
 const BATCH_BYTES: usize = 1_000_000;
-/// A maximum batch size in bytes that is so small that each record gets its own batch. After a topic has rejected a batch, a pass with this
+/// A batch size in bytes that is too small for two records, so each record gets its own batch. If a topic rejects a batch, a pass with this
 /// size finds the records that the topic rejects.
 const ONE_RECORD: usize = 1;
 /// Maximum number of rejected dead letters that a redrive skips in a dead-letter topic. After the maximum is reached, the redrive of a
@@ -83,10 +82,6 @@ impl Redriven {
 /// Redrives the dead letters that exist at the start. Calls `progress` with the number of offsets read so far and the number of all offsets
 /// of the current pass. If a topic cannot be used, or if a dead letter is rejected, reports the problem and continues with the other topics
 /// and dead letters.
-///
-/// # Errors
-/// Returns an error if the configuration has no dead-letter topic, if this user lacks a permission on the group, if another redrive starts,
-/// or if the brokers fail.
 pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progress: &dyn Fn(u64, u64)) -> Result<Redriven, Error> {
     let is_selected = |topic: &&Topic| !topic.is_shadow() && (options.inputs.is_empty() || options.inputs.contains(&topic.input));
     let selected = config.topics.iter().filter(is_selected).filter_map(|topic| Some((topic, Destination::DeadLetters.name(topic)?)));
@@ -235,7 +230,6 @@ impl<'a> Redrive<'a> {
         Ok(())
     }
 
-    /// Finds the dead-letter topics of the usable inputs and the current end offset of each partition.
     fn find_letters(&mut self, selected: &[(&Topic, &str)]) -> Result<Vec<Letters>, Error> {
         let usable = selected.iter().filter(|(topic, _)| !self.redriven.unusable.contains_key(&topic.input));
         let (names, mut found) = (usable.map(|(_, name)| *name).collect::<BTreeSet<_>>(), Vec::new());
@@ -258,7 +252,7 @@ impl<'a> Redrive<'a> {
         Ok(found)
     }
 
-    /// Redrives the dead letters in one dead-letter topic. Returns false if the limit was reached or a signal ended the redrive.
+    /// Returns false if the limit was reached or a signal ended the redrive.
     fn topic(&mut self, letters: &Letters, writer: &mut Option<Writer<'_>>, progress: &dyn Fn(u64, u64)) -> Result<bool, Failure> {
         let Letters { name, partitions, ends, .. } = letters;
         let topic_id = self.view.topic_ids(&[name]).map_err(Error::from)?.remove(name);
@@ -320,7 +314,8 @@ impl<'a> Redrive<'a> {
         }
         redriven.is_interrupted = !is_whole && count < options.limit;
         if let Some(writer) = writer {
-            // Commit even if no dead letter was written, because brokers delete offsets that a group has not committed again for a while.
+            // Commit even if no dead letter was written, because brokers delete offsets that the group has not committed for
+            // `offsets.retention.minutes`.
             commit(writer, &positions, &redriven)?;
         }
         self.redriven = redriven;

@@ -1,7 +1,7 @@
 //! The position of a redrive in a partition of a dead-letter topic.
 //!
-//! Keeps track of the redriven dead letters and stores this state in the metadata of committed offsets. A redrive can leave out some kinds
-//! of dead letters, which a later redrive can select. A dead letter that was not redriven never counts as redriven.
+//! Tracks which dead letters were redriven and stores this state in the metadata of committed offsets. A later redrive can select kinds of
+//! dead letters that an earlier redrive left out. A dead letter that was not redriven never counts as redriven.
 
 use crate::broker::{Committed, Note};
 use crate::record::Offset;
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum size of the metadata of a committed offset. The brokers' default limit is 4096.
 const METADATA_MAX: usize = 4000;
-/// Length in bytes of a hash that stands for a kind. A collision between two kinds of a partition is extremely unlikely.
+/// Length in bytes of the hash of a kind. A collision between two kinds of a partition is extremely unlikely.
 const HASH_BYTES: usize = 6;
 /// The name of the metadata entry with the offsets of rejected dead letters.
 const REJECTED: &str = "rejected";
@@ -60,7 +60,7 @@ impl Position {
         [note].into_iter().chain(rejected).chain(left_out).collect::<Vec<_>>().join(" ")
     }
 
-    /// Forgets dead letters below `low`, the first offset of the partition. They no longer exist.
+    /// Forgets dead letters below `low`, the first offset of the partition, because they no longer exist.
     pub(super) fn forget_below(&mut self, low: Offset) {
         self.rejected.retain(|&offset| offset >= low);
         self.left_out.values_mut().for_each(|first| *first = low.max(*first));
@@ -88,7 +88,7 @@ impl Position {
         self.rejected.contains(&offset)
     }
 
-    /// Notes that this redrive did not select a dead letter. Like [`Self::reject`] and [`Self::redrive`], must only be called for a dead
+    /// Marks a dead letter as not selected by this redrive. Like [`Self::reject`] and [`Self::redrive`], must only be called for a dead
     /// letter that is due.
     pub(super) fn leave_out(&mut self, kind: &str, offset: Offset) {
         if !self.is_rejected(offset) && self.first(kind).is_none() {
@@ -118,7 +118,7 @@ impl Position {
     }
 }
 
-/// Returns a short text that stands for a kind.
+/// Returns a short text that identifies a kind.
 pub(super) fn hash(kind: &str) -> String {
     format!("/{}", BASE64URL_NOPAD.encode(&xxh3_64(kind.as_bytes()).to_le_bytes()[..HASH_BYTES]))
 }
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(Position::read(&Committed::default(), Some("a")), Position::default());
     }
 
-    /// Without hashes, the metadata of as few as 16 kinds would be too large for brokers, if topics have names of 250 bytes.
+    /// Without hashes, the metadata of only 16 kinds would already be too large for brokers if topic names have 250 bytes.
     #[test]
     fn metadata_has_room_for_many_kinds_and_is_bounded() {
         let kind = |number: usize| (format!("{}{number}/late", "x".repeat(240)), 1_000_000);

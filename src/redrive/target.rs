@@ -1,6 +1,4 @@
-//! The topic and partition that a dead letter is written to.
-//!
-//! A dead letter is never written to a topic that is not in the configuration.
+//! The topic and partition that a dead letter is written to. This topic is always in the configuration.
 
 use super::position::hash;
 use crate::config::{Config, Topic};
@@ -64,7 +62,6 @@ impl Origins {
         kinds.flat_map(|kind| [hash(&kind), kind]).collect()
     }
 
-    /// Returns the inputs with several outputs. Their dead letters do not show which output they belong to.
     pub(super) fn with_several_outputs(&self) -> BTreeSet<String> {
         self.0.values().filter(|origin| origin.has_outputs).map(|origin| origin.input.clone()).collect()
     }
@@ -107,8 +104,8 @@ pub(super) fn kind(topic: &str, reason: &str) -> String {
     format!("{topic}/{reason}")
 }
 
-/// Maps every kind of dead letters that the configuration can have, and its hash, to the kind with the name of the input. Dead letters can
-/// refer to the repartition topic instead of the input.
+/// Returns a map from every kind of dead letters that the configuration can have, and from the hash of the kind, to the same kind with the
+/// name of the input. Dead letters can refer to the repartition topic instead of the input.
 pub(super) fn names(config: &Config) -> BTreeMap<String, String> {
     let topics = config.topics.iter().flat_map(|topic| named(config, topic).map(|(name, _)| (name, &topic.input)));
     let reasons = || dead_letter::verdicts().map(dead_letter::reason);

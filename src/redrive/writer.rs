@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const RECORDS_MAX: usize = 1000;
-/// Size of a transaction's keys and values that triggers a commit, in bytes.
+/// A transaction is committed when its keys and values reach this size in bytes.
 const BYTES_MAX: usize = 16 << 20;
-/// Divisor of the transaction timeout. The result is the age of a transaction that triggers a commit.
+/// A transaction is committed when its age reaches the transaction timeout divided by this number.
 const TIMEOUT_SHARE: u32 = 4;
 
 pub(super) struct Writer<'a> {
@@ -31,7 +31,7 @@ pub(super) struct Writer<'a> {
     opened: Option<Instant>,
 }
 
-/// A header change that removes the headers at these positions.
+/// Removes the headers at these positions.
 struct Without(Range<usize>);
 
 impl HeaderChanges for Without {
@@ -60,7 +60,7 @@ impl<'a> Writer<'a> {
         Ok(Self { config, stop, sink, outsider, timeout, written: Vec::new(), bytes: 0, opened: None })
     }
 
-    /// Writes a dead letter without the headers at these positions.
+    /// `headers` are the positions of the headers to leave out.
     pub(super) fn write(
         &mut self,
         message: &Message<'_>,
@@ -82,7 +82,7 @@ impl<'a> Writer<'a> {
         is_old || self.written.len() >= RECORDS_MAX || self.bytes >= BYTES_MAX
     }
 
-    /// Commits the dead letters that were written, together with the positions after them. `topic` is the dead-letter topic.
+    /// Commits the written dead letters and the positions after them. `topic` is the dead-letter topic.
     pub(super) fn commit(&mut self, topic: &str, positions: &[(TopicPartition, Offset, String)]) -> Result<(), Failure> {
         self.begin(topic)?;
         let committed = self.sink.wait_written().and_then(|()| self.sink.commit_as_outsider(positions, &self.outsider, || Ok(())));

@@ -15,7 +15,6 @@ pub struct AddedHeaders {
 }
 
 impl AddedHeaders {
-    /// Removes all headers but keeps the memory of the buffer.
     #[inline]
     pub fn clear(&mut self) {
         self.names.clear();
@@ -28,8 +27,8 @@ impl AddedHeaders {
         self.names.push((name, self.values.len()));
     }
 
-    /// Adds a header with a numeric value. Formats the number much faster than [`Display`] does. The speed matters, because every written
-    /// record of a topic can get such headers.
+    /// Formats the number much faster than [`Display`] does. The speed matters, because every written record of a topic can get such
+    /// headers.
     pub fn push_number(&mut self, name: &'static CStr, value: i64) {
         self.push_text(name, itoa::Buffer::new().format(value));
     }

@@ -1,7 +1,7 @@
 //! The headers of dead letters. Except for `unseen-timestamp`, they have the names that Kafka Connect uses, so tools for Kafka Connect can
 //! read them.
 //!
-//! Writes and reads these headers. This module never mistakes another program's dead letter for a dead letter of unseen.
+//! This module never mistakes another program's dead letter for a dead letter of unseen.
 
 use super::added_headers::AddedHeaders;
 use crate::record::{Invalid, Offset, Reason, Timestamp, Verdict};
@@ -17,14 +17,14 @@ const MESSAGE: &CStr = c"__connect.errors.exception.message";
 /// The headers of every dead letter, in order.
 const NAMES: [&CStr; 6] = [TOPIC, PARTITION, OFFSET, STAGE, CLASS, MESSAGE];
 /// The time of the record, in milliseconds since the epoch. Dead letters with [`Reason::Refused`] have this header, after the others, if
-/// the record has a time. They are written without a Kafka timestamp, because the broker may have refused the record for its timestamp.
+/// the record has a time. They are written without a Kafka timestamp, because the timestamp may be the reason why the broker refused the
+/// record.
 const TIMESTAMP: &CStr = c"unseen-timestamp";
 
 const DEDUP: &str = "DEDUP";
 /// The start of the value of [`CLASS`]. The reason follows.
 const CLASS_PREFIX: &str = "unseen.";
 
-/// The topic, partition, and offset that a record was read from, and the record's time.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     pub topic: &'a str,
@@ -35,7 +35,6 @@ pub struct Origin<'a> {
 
 pub type Header<'h> = (&'h [u8], Option<&'h [u8]>);
 
-/// The headers of a dead letter, parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeadLetter<'h> {
     /// The input or the repartition topic that the record was read from.
@@ -44,13 +43,11 @@ pub struct DeadLetter<'h> {
     pub reason: &'h str,
     /// The verdict, or `None` if this version does not know the reason.
     pub verdict: Option<Verdict>,
-    /// The time in the header `unseen-timestamp`, if the dead letter has this header.
     pub time: Option<Timestamp>,
     /// The positions of the dead letter's headers among all headers of the record.
     pub positions: Range<usize>,
 }
 
-/// Returns all verdicts that a dead letter can have.
 pub fn verdicts() -> impl Iterator<Item = Verdict> {
     Reason::ALL.into_iter().map(Verdict::Invalid).chain([Verdict::Late])
 }
@@ -78,7 +75,6 @@ pub(super) fn write(verdict: Verdict, invalid: Option<&Invalid>, origin: &Origin
     }
 }
 
-/// Returns the message for a record without further details.
 const fn default_message(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Invalid(_) => "the record was invalid when it was first read",

@@ -1,7 +1,6 @@
-//! Decides where a record is written, based on its verdict, and which headers are added to the record.
+//! Decides where a record is written and which headers are added to it, based on its verdict and the options of its topic.
 //!
-//! Maps each verdict to a route, based on the topic's options, and defines the names and values of the headers. This module never changes a
-//! verdict and does not know which partitions exist.
+//! This module never changes a verdict and does not know which partitions exist.
 
 mod added_headers;
 pub mod dead_letter;
@@ -86,15 +85,14 @@ pub fn of(topic: &Topic, verdict: Verdict) -> Route {
 /// Amount of detail in the headers that explain a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// All headers. For a duplicate, contains the start time of the slice that its key was inserted into, in milliseconds since the epoch,
-    /// if known.
+    /// All headers. For a duplicate, the time is the value of `unseen-since`, or `None` if the slice is not known.
     Full(Option<Timestamp>),
-    /// For records that would be too large with all headers. With `on_duplicate = "mark"`, only the verdict is added, and otherwise no
-    /// header.
+    /// For records that would be too large with all headers. With `on_duplicate = "mark"`, a record gets only the verdict. Otherwise, it
+    /// gets no header.
     Brief,
 }
 
-/// True if records with this verdict are written with headers that explain it.
+/// True if records with this verdict are written with headers that explain the verdict.
 #[must_use]
 pub fn explains(topic: &Topic, verdict: Verdict) -> bool {
     match of(topic, verdict) {
@@ -105,7 +103,7 @@ pub fn explains(topic: &Topic, verdict: Verdict) -> bool {
 }
 
 /// Replaces the contents of `headers` with the headers to add to a written record. `invalid` explains an invalid verdict. `origin` is
-/// called only if a header needs the origin.
+/// called only if a header needs its result.
 #[inline]
 pub fn headers<'o>(
     topic: &Topic,
@@ -131,8 +129,7 @@ pub fn headers<'o>(
     }
 }
 
-/// Adds headers with the verdict and the location of the record. Headers with the same names, from an earlier worker or any other producer,
-/// are removed from the record.
+/// Headers with the same names, from an earlier worker or any other producer, are removed from the record.
 fn explain(topic: &Topic, verdict: Verdict, since: Option<Timestamp>, origin: &Origin<'_>, headers: &mut AddedHeaders) {
     headers.replace(EXPLANATION);
     headers.push_text(VERDICT, verdict.label());

@@ -27,7 +27,6 @@ const KEYS_PER_SECOND: u64 = 100_000;
 /// Longest transaction timeout that brokers accept by default (`transaction.max.timeout.ms`).
 const TIMEOUT_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// A consumer group that has not processed records of the key space yet.
 pub struct Group<'a> {
     config: &'a Config,
     waiting: &'a Waiting<'a>,
@@ -65,9 +64,6 @@ pub struct Seeded {
 impl<'a> Group<'a> {
     /// Waits for a broker, creates missing internal topics, and checks that the group can be seeded. Unless `dry_run`, fences an earlier
     /// seed of this key space and aborts its open transaction.
-    ///
-    /// # Errors
-    /// Fails if the group cannot be seeded or if no broker answers.
     pub fn find(config: &'a Config, topic: &Topic, dry_run: bool, waiting: &'a Waiting<'a>) -> Result<Self, Error> {
         let Some(changelog) = config.changelog(&topic.space) else {
             return Err(Error::Refused(
@@ -181,10 +177,8 @@ impl<'a> Group<'a> {
         self.topics.iter().filter(|(_, _, role)| is_wanted(*role)).flat_map(of).collect()
     }
 
-    /// Returns the offsets that another group has committed for the inputs.
-    ///
-    /// # Errors
-    /// Fails if an offset is missing or is past the end of the input.
+    /// Fails if the other group has not committed an offset for a partition of the inputs, or if an offset is past the end of the
+    /// partition.
     pub fn offsets_of(&self, other: &str) -> Result<BTreeMap<TopicPartition, Offset>, Error> {
         let mut config = self.config.clone();
         other.clone_into(&mut config.kafka.group_id);
@@ -206,10 +200,7 @@ impl<'a> Group<'a> {
     }
 
     /// Writes all keys to the changelog and commits the start offsets of the group, in one transaction. Partitions that are not in `begin`
-    /// start at `kafka.start`.
-    ///
-    /// # Errors
-    /// After an error, nothing was written, unless the message states that the outcome of the commit is unknown.
+    /// start at `kafka.start`. After an error, nothing was written, unless the message states that the outcome of the commit is unknown.
     pub fn seed(&self, seeds: Seeds<'_>, begin: &BTreeMap<TopicPartition, Offset>) -> Result<Seeded, Error> {
         let timeout = (TIMEOUT_MIN + Duration::from_secs(seeds.keys() / KEYS_PER_SECOND)).min(TIMEOUT_MAX);
         let sink = self.connect(timeout)?;

@@ -9,7 +9,7 @@ use crate::filter::{ExactError, Slice};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 
-/// A line's key, and the time of its sighting or retraction.
+/// A key of a line, and the time when the key was seen or retracted.
 #[derive(Clone, Copy, Debug)]
 struct Sighting {
     fingerprint: Fingerprint,
@@ -93,7 +93,7 @@ impl Keys {
     }
 }
 
-/// A changelog record under construction. Its keys belong to one slice.
+/// A changelog record under construction. All its keys are in the same slice.
 #[derive(Default)]
 struct Part {
     slice: Option<Slice>,

@@ -54,7 +54,7 @@ pub(super) struct LineReader<'t> {
 }
 
 impl<'t> LineReader<'t> {
-    /// Creates a parser that skips the records of `earlier` rules of the input.
+    /// The parser skips the records that a rule in `earlier` selects.
     pub(super) fn new(
         topic: &'t Topic,
         earlier: EarlierRules<'t>,

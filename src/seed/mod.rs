@@ -77,9 +77,6 @@ pub struct Seeds<'t> {
 }
 
 impl<'t> Seeds<'t> {
-    /// Creates an empty set of keys for a topic with `partitions` partitions.
-    ///
-    /// # Errors
     /// Fails if the options do not match the topic.
     pub fn new(
         config: &'t Config,
@@ -104,9 +101,6 @@ impl<'t> Seeds<'t> {
         })
     }
 
-    /// Adds the keys of all lines of `input`.
-    ///
-    /// # Errors
     /// Fails if a line is invalid, if there are more than [`Options::max_keys`] keys, or if `stop` returns true.
     pub fn read(&mut self, input: impl BufRead, stop: &dyn Fn() -> bool) -> Result<(), Error> {
         let Self { reader, placement, options, is_timed, partitions, number } = self;
@@ -201,10 +195,10 @@ mod tests {
             let options = Options { skip_invalid, ..options(Format::Ndjson) };
             seed(&[ORDERS, rest], &options, lines, Arc::new(NoSchemas))
         };
-        // An order belongs to the first entry, even if it does not have that entry's key.
+        // The first entry selects every order, even an order without the key of the first entry.
         let lines = "{\"type\":\"order\",\"id\":1,\"no\":1}\n{\"type\":\"order\",\"no\":2}\n{\"type\":\"view\",\"no\":3}\n";
         assert_eq!(seeded(false, lines), Ok((Counts { lines: 3, passed: 2, ..Counts::default() }, 1)));
-        // The worker cannot tell which entry a malformed record belongs to.
+        // The worker cannot tell which entry selects a malformed record.
         let malformed = format!("{lines}{{\"type\n");
         let error = seeded(false, &malformed).unwrap_err();
         assert!(error.starts_with("line 4: ") && error.contains("--skip-invalid"), "{error}");

@@ -1,4 +1,4 @@
-//! The history of a key in the changelog and the occurrences of a key in the input.
+//! Tests of the history of a key in the changelog, and of the occurrences of a key in the input.
 
 use super::*;
 use crate::changelog::Cut;

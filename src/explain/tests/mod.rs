@@ -22,7 +22,7 @@ const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
 /// The number of contents that each key can have with `Emit::OnChange`.
 const CONTENTS: u64 = 3;
 
-/// Returns the number of a record's key. With `Emit::OnChange`, `CONTENTS` consecutive numbers stand for the contents of one key.
+/// Returns the number of a record's key. With `Emit::OnChange`, `CONTENTS` consecutive numbers are the contents of one key.
 const fn key_number(rules: &Rules, number: u64) -> u64 {
     match rules.emit {
         Emit::First => number,
@@ -175,7 +175,6 @@ impl Live {
         self.committed = ends;
     }
 
-    /// Returns the progress of the group in each topic.
     fn readings(&self) -> BTreeMap<String, Reading> {
         let reading = |topic: usize| {
             let (committed, stream_time) = (Some(self.committed[topic]), self.committed_at[topic]);
@@ -238,7 +237,7 @@ impl Live {
             (Some(Cause::Repeat), Some(Repeated::Record(other))) => prop_assert_eq!(Some(places[other]), judged.repeats),
             (Some(Cause::Repeat), Some(Repeated::Emission(emission))) => {
                 let Some((topic, offset)) = judged.repeats else {
-                    // For a kind without slices, the explanation does not know what the filter has forgotten.
+                    // A filter without slices forgets keys at random, and the changelog does not show which ones.
                     prop_assert!(!rules.is_sliced(), "{:?} repeats nothing", judged);
                     return Ok(true);
                 };

@@ -32,7 +32,7 @@ pub enum Normalizer {
     /// URLs are equal if they differ only in the fragment, in the case of the scheme, or in the order of query parameters with different
     /// names. For schemes such as `http` and `https`, the case of the host and a default port do not matter either.
     Url {
-        /// The names of query parameters that do not count. A `*` at the end of a name stands for any text.
+        /// The names of query parameters that do not count. A `*` at the end of a name matches any text.
         drop_query: Vec<String>,
     },
 }

@@ -54,7 +54,6 @@ fn instant(text: &str) -> Option<(i64, &str)> {
     Some((seconds, fraction))
 }
 
-/// Returns the offset of a zone from UTC, in seconds.
 fn offset(zone: &str) -> Option<i64> {
     let (sign, digits) = match zone.as_bytes() {
         b"Z" | b"z" => return Some(0),

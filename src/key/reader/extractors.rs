@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// Maximum number of cached extractors for one set of places. A full cache is cleared, and extractors are compiled again when needed.
 pub(super) const EXTRACTORS_MAX: usize = 1024;
 
-/// Compiled extractors, by the frames with the ids of their schemas.
+/// A cache of compiled extractors. The frame of a record, which contains the id of the schema, selects the extractor.
 #[derive(Debug, Default)]
 pub(super) struct Extractors {
     /// Index of the extractor that was used last. The next record usually needs the same extractor.

@@ -12,10 +12,8 @@ use crate::format::{Formats, KEY_HEADER, Scalar, Schemas, Side, VALUE_HEADER};
 use crate::record::{Reason, Record};
 
 impl Predicate {
-    /// True if the predicate holds for a record. `extractors` caches the extractors for the predicate's field.
-    ///
-    /// # Errors
-    /// Returns [`NoKey`] if the predicate tests a field of a key or value that cannot be read, or whose schema is not known yet.
+    /// `extractors` caches the extractors for the predicate's field. Fails if the predicate tests a field of a key or value that cannot be
+    /// read, or if the schema has not arrived yet.
     pub(super) fn holds(
         &self,
         extractors: &mut Extractors,
@@ -54,7 +52,7 @@ impl Predicate {
 }
 
 impl Test {
-    /// True if a header or record key with this value passes the test. `None` is a header whose value is null.
+    /// `None` is a header whose value is null.
     fn accepts(&self, value: Option<&[u8]>) -> bool {
         match self {
             Self::Exists => true,
@@ -62,7 +60,7 @@ impl Test {
         }
     }
 
-    /// True if a field with this value passes the test. `None` is a missing field.
+    /// `None` is a missing field.
     fn accepts_scalar(&self, found: Option<Scalar<'_>>) -> bool {
         match self {
             Self::Exists => !matches!(found, None | Some(Scalar::Null)),

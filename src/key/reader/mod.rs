@@ -21,7 +21,7 @@ use std::borrow::Cow;
 /// Error of [`Reader::read`] for a record without a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoKey {
-    /// The record is invalid for this reason: it has no usable key, content, or time, or a predicate cannot be tested.
+    /// The record is invalid: it has no usable key, content, or time, or a predicate cannot be tested.
     Invalid(Box<Invalid>),
     /// The record needs this schema, which was requested but has not arrived yet.
     Awaits(SchemaId),
@@ -35,7 +35,7 @@ impl From<Box<Invalid>> for NoKey {
     }
 }
 
-/// The places of everything in a topic's records that a verdict depends on.
+/// The places in a topic's records that a verdict depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordSpec<'t> {
     /// The parts of the key and the hash function.
@@ -54,7 +54,7 @@ pub struct RecordSpec<'t> {
 
 #[cfg(feature = "worker")]
 impl<'t> RecordSpec<'t> {
-    /// Returns the key if it is the only part of a record that is read and if keys and values are plain JSON.
+    /// Returns the key if nothing else is read from records and if record keys and values are plain JSON.
     pub(crate) fn only_key(&self) -> Option<&'t KeySpec> {
         let reads_more = self.content.is_some() || !self.when.is_empty() || self.retract.is_some() || self.time.is_some();
         (self.formats.is_plain_json() && !reads_more).then_some(self.key)
@@ -303,7 +303,7 @@ impl Reader {
         self.read(spec, record, None, scratch, schemas).map(|keyed| keyed.fingerprint)
     }
 
-    /// Computes the fingerprint of a record's key. The value of `record` must already be decoded.
+    /// The value of `record` must already be decoded.
     fn fingerprint_of(
         &mut self,
         spec: &KeySpec,
@@ -370,7 +370,7 @@ impl Reader {
     }
 }
 
-/// Computes the fingerprint of a record's key or content. The value of `record` must already be decoded.
+/// The value of `record` must already be decoded.
 #[inline]
 fn fingerprint_of(
     spec: &KeySpec,

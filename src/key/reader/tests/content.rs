@@ -1,4 +1,4 @@
-//! Fields and contents of values, in all formats.
+//! Tests of fields and contents of values, in all formats.
 
 use super::*;
 use crate::key::EmbeddedField;

@@ -1,4 +1,4 @@
-//! Values that are encoded as a whole.
+//! Tests of values that are encoded as a whole.
 
 use super::*;
 use crate::format::{Encoding, gzip};

@@ -1,4 +1,4 @@
-//! Predicates that select records.
+//! Tests of predicates that select records.
 
 use super::*;
 

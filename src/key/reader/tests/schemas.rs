@@ -1,4 +1,4 @@
-//! Waiting for schemas, frames, and the cache of extractors.
+//! Tests of waiting for schemas, of frames, and of the cache of extractors.
 
 use super::*;
 use crate::format::{Message, SchemaError};

@@ -1,8 +1,8 @@
-//! Event times.
+//! Tests of event times.
 
 use super::*;
 
-/// Returns the time of a record with this value and these headers, or the error message.
+/// Returns the time of a record, or the message of the error.
 fn time_of(
     place: TimePlace,
     optional: bool,
