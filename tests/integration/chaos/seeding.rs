@@ -1,4 +1,4 @@
-//! Seeds: the keys that another tool has seen before the plan begins.
+//! The seed of a plan: keys that another tool has seen before the plan begins.
 
 use super::options::{EVENT_TIMES, RULES};
 use super::stage::Stage;

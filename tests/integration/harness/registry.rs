@@ -37,17 +37,17 @@ impl SchemaRegistry {
         &self.url
     }
 
-    /// Registers schemas with the ids in this list, which has the format of `GET /schemas`.
+    /// Registers the schemas with their IDs. The list has the format of a response to `GET /schemas`.
     pub fn put(&self, schemas: &serde_json::Value) {
         self.control("POST", "/test/schemas", &schemas.to_string());
     }
 
-    /// Makes the next requests fail with this status.
+    /// Requests fail with this status until [`SchemaRegistry::heal`].
     pub fn fail(&self, status: u16) {
         self.control("POST", &format!("/test/fail?status={status}"), "");
     }
 
-    /// Makes the next requests for paths with this prefix fail with this status.
+    /// Requests for paths with this prefix fail with this status until [`SchemaRegistry::heal`].
     pub fn fail_at(&self, path: &str, status: u16) {
         self.control("POST", &format!("/test/fail?status={status}&path={path}"), "");
     }
