@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The maximum time until the worker must pass an armed fault point. Afterward, the point stays armed.
+/// The maximum wait for a worker to pass an armed fault point. The point stays armed after this time.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// The maximum time that two processes with the same name compete.
 const FIGHT: Duration = Duration::from_secs(8);

@@ -40,7 +40,7 @@ impl Filter {
     }
 }
 
-/// First the filters that keep the window, then the confirmed filters, then the others.
+/// The filters that keep the window, then the confirmed filters, then the others.
 pub static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     let (keep_window, others): (Vec<Kind>, Vec<Kind>) = Kind::ALL.iter().partition(|kind| kind.properties().keeps_window);
     let confirmed = keep_window.clone().into_iter().filter(|kind| !kind.is_on_disk()).map(|kind| Filter::new(kind, true));
@@ -145,7 +145,7 @@ impl Options {
     fn series(seed: u64) -> Vec<Self> {
         let mut random = SplitMix(seed);
         let mut had = BTreeSet::new();
-        // The first draw is discarded, because without this, existing seeds would result in other plans.
+        // The first draw is discarded. Otherwise, existing seeds would result in other plans.
         Self::any(&mut random);
         let mut next = || {
             let candidates: Vec<_> = (0..20).map(|_| Self::any(&mut random)).collect();

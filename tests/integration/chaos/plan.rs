@@ -74,7 +74,7 @@ pub enum Fault {
     Broker { worker_too: bool },
     /// One of three brokers has a fault for some time, while the plan continues. With `worker_too`, a worker is killed, too.
     OneBroker { ailment: Ailment, number: usize, ms: u64, worker_too: bool },
-    /// The coordinators move, too.
+    /// All leaders and all coordinators move to other brokers.
     MoveLeaders,
     /// The brokers restart one after the other.
     RollBrokers,

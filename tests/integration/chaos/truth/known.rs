@@ -32,7 +32,7 @@ pub fn known(
         let (early, late) = records[..until].split_at(from.min(until));
         let (early, late) = (&*of_space(early), &*of_space(late));
         if promise.exact && options.is_ordered() {
-            // The test queries the server about the space of the last entry.
+            // The test queries the server only about the space of the last entry.
             let mut model = Model::new(options, false, seeds, partition);
             for record in early {
                 model.judge(record);

@@ -22,7 +22,7 @@ fn passing<'r>(options: &Options, records: impl IntoIterator<Item = &'r TestReco
     records.into_iter().filter(is_passing).filter(|record| !is_refused(options, record)).map(trace).collect()
 }
 
-/// The number of records with each trace that are emitted without a lookup.
+/// Counts the records that are emitted without a lookup, by trace.
 fn times_passing<'r>(options: &Options, records: impl Iterator<Item = &'r TestRecord>) -> BTreeMap<Vec<u8>, usize> {
     let mut times = BTreeMap::new();
     for trace in passing(options, records) {
