@@ -62,7 +62,7 @@ pub fn metric(address: &str, name: &str) -> f64 {
     value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
 }
 
-/// Waits for a matching status. Reports are published once per second.
+/// Reports are published once per second.
 fn wait_for_status(address: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     wait_until(what, LIMIT, || Some(status(address)).filter(|status| is_so(status)))
 }

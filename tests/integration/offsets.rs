@@ -22,7 +22,6 @@ fn committed(stream: &Stream, partition: i32) -> i64 {
     committed_offset(broker(), stream.setup.group(), &stream.input, partition).expect("a committed offset")
 }
 
-/// Removes the records at these offsets of partition 0 from the expected output.
 fn forget(stream: &mut Stream, lost: Range<i64>) {
     let mut place = 0;
     stream.records.retain(|record| {

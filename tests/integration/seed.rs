@@ -173,7 +173,6 @@ fn checkpoint_from_before_the_seed_does_not_hide_seeded_keys() {
     seeded.stream.check(seeded.stream.setup.start("a"));
 }
 
-/// Topics that are seeded with a table or with lines of JSON.
 struct Rows {
     setup: Setup,
     inputs: Vec<String>,

@@ -14,7 +14,6 @@ fn ids(stream: &Stream) -> Vec<(String, String)> {
     ids.iter().map(|id| id.split_once('/').expect("a user and an item")).map(|(user, item)| (user.to_owned(), item.to_owned())).collect()
 }
 
-/// Queries a server for all IDs. Returns the IDs that the server reports as seen.
 fn answers(stream: &Stream, address: &str) -> HashSet<Vec<u8>> {
     let ids = ids(stream);
     let command = |(user, item): &(String, String)| vec!["BF.EXISTS".to_owned(), format!("news:{{{user}}}"), item.clone()];
@@ -225,7 +224,6 @@ fn misbehaving_clients_do_not_delay_others() {
     assert!(!log.contains("secret"), "the password is in the log");
 }
 
-/// Waits until the space answers queries, with the password.
 fn wait_until_fresh_with(address: &str) {
     wait_until("the space answers queries", LIMIT, || {
         let mut asker = Asker::connect(address);

@@ -41,7 +41,6 @@ fn is_quarantined(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) {
     let aside = entries(&stream.setup.state_dir("a")).into_iter().filter(|path| path.to_string_lossy().contains("checkpoints.corrupt-"));
     let aside: Vec<_> = aside.collect();
     assert!(matches!(&aside[..], [one] if !entries(one).is_empty()), "quarantined: {aside:?}");
-    // The rebuilt state was written and can be loaded.
     let mut worker = stream.setup.start_with("a", &["state.cold_start=fail"]);
     worker.wait_for_log("partitions assigned", LIMIT);
     let log = worker.drain();

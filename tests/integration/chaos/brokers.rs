@@ -33,7 +33,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends the fault of a broker and waits until all replicas are in sync.
     pub fn wait_until_whole(&mut self) {
         self.end_ailment();
         if self.conditions.brokers > 1 {

@@ -46,7 +46,6 @@ struct Sum {
 }
 
 impl Sum {
-    /// Runs a plan and prints its result in one line.
     fn add(&mut self, plan: &Plan, address: &str, mut own: Option<&mut OwnBroker>) {
         let seed = plan.conditions.seed;
         let dir = dir().join(format!("seed-{seed}"));
@@ -127,7 +126,6 @@ fn plan_round_trips_through_its_text_format() {
     }
 }
 
-/// Runs the plans of `scripts/chaos`.
 #[test]
 #[ignore = "as long as scripts/chaos asks for"]
 fn at_length() {

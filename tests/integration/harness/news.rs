@@ -6,7 +6,7 @@
 use super::{SplitMix, TestRecord};
 use std::time::Duration;
 
-/// The number of recent items that "recent" duplicates are drawn from.
+/// A duplicate of a recent item repeats one of this number of latest items.
 const NEAR: u64 = 1_000;
 
 /// A timestamp can be too early by less than this time.

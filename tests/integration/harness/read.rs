@@ -45,7 +45,6 @@ pub fn wait_for_output(
     reader.records
 }
 
-/// A consumer that reads all partitions from the start and keeps the records.
 pub struct Reader {
     committed: BaseConsumer,
     uncommitted: BaseConsumer,

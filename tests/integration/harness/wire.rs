@@ -97,7 +97,6 @@ fn code(answer: &[u8], at: usize) -> i16 {
     i16::from_be_bytes([answer[at], answer[at + 1]])
 }
 
-/// A request header with client ID `wire`.
 fn header(key: i16, version: i16) -> Vec<u8> {
     let mut request = Vec::new();
     put(&mut request, &[&key.to_be_bytes(), &version.to_be_bytes(), &7_i32.to_be_bytes()]);
@@ -170,7 +169,6 @@ fn unsigned_varint(out: &mut Vec<u8>, mut left: u64) {
     out.push(u8::try_from(left).expect("7 bits"));
 }
 
-/// Computes CRC-32C (Castagnoli) bit by bit.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
     !bytes.iter().fold(u32::MAX, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))

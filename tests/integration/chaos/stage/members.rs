@@ -19,7 +19,6 @@ const FENCED: [&str; 3] = [
     "another process joined the group with the same kafka.instance_id",
 ];
 
-/// A process that is or may become a member of the group.
 pub struct Member {
     pub name: &'static str,
     pub worker: Option<Worker>,
@@ -104,7 +103,6 @@ impl Stage<'_> {
         self.end(worker, name);
     }
 
-    /// Stops a worker gracefully and waits until it has exited.
     pub fn end(&mut self, mut worker: Worker, name: &str) {
         self.story.tell(format_args!("{name} gets SIGTERM"));
         if worker.runs() {

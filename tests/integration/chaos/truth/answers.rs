@@ -39,7 +39,6 @@ impl ServerFilter {
     }
 }
 
-/// The user and the item of a key.
 pub fn parts(key: &[u8]) -> (&str, &str) {
     std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item")
 }

@@ -162,9 +162,9 @@ pub(super) fn state(record: &TestRecord) -> Option<Vec<u8>> {
     record.headers.iter().find(|(name, _)| name == STATE).and_then(|(_, value)| value.clone())
 }
 
-/// The header of a record that passes through because of this header.
+/// A record with this header passes through, regardless of its value.
 const SKIP: &str = "skip";
-/// The header of a record that passes through because of its value. The model reads the header. Workers read the value.
+/// A record with this header passes through because of its value. The model reads the header. Workers read the value.
 const PASSES: &str = "passes";
 /// The header that the simulation adds to a record that the worker read while the configuration had no `when` condition.
 pub const WITHOUT_CONDITION: &str = "without-condition";
@@ -178,7 +178,6 @@ pub(super) fn has_header(record: &TestRecord, name: &str) -> bool {
     record.headers.iter().any(|(header, _)| header == name)
 }
 
-/// Marks some records to pass through, if the options require it.
 pub fn mark_passing(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x9a55);
     for record in records.iter_mut().filter(|_| options.has(WHEN)) {
@@ -201,13 +200,11 @@ pub fn mark_passing(options: &Options, records: &mut [TestRecord], seed: u64) {
     }
 }
 
-/// True if a record is not deduplicated.
 pub(super) fn passes(record: &TestRecord) -> bool {
     let has = |name: &str| has_header(record, name);
     (has(SKIP) || has(PASSES)) && !has(WITHOUT_CONDITION)
 }
 
-/// The header that identifies a record.
 pub(super) fn trace(record: &TestRecord) -> Vec<u8> {
     let header = record.headers.iter().find(|(name, _)| name == "trace");
     header.and_then(|(_, value)| value.clone()).unwrap_or_else(|| panic!("no trace in {record:?}"))
@@ -218,7 +215,6 @@ pub(super) fn is_broken(record: &TestRecord) -> bool {
     record.value.as_deref().is_some_and(|value| if is_encoded(value) { has_mark() } else { !value.ends_with(b"}") })
 }
 
-/// True if the output rejects the record.
 pub fn is_refused(options: &Options, record: &TestRecord) -> bool {
     let is_compacted = options.has("records that the output refuses");
     is_compacted && record.key.is_none() || record.value.as_ref().is_some_and(|value| value.len() > LIMIT_BYTES)

@@ -13,7 +13,6 @@ use unseen::config::Config;
 use unseen::record::TopicPartition;
 use unseen::runtime;
 
-/// Timeout of a call.
 const CALL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 /// The age of the produced records.

@@ -16,7 +16,6 @@ use unseen::record::{Offset, TopicPartition};
 pub(super) struct Slot<B: Broker> {
     current: B::Producer,
     fenced: Option<B::Producer>,
-    /// The partitions of the open transaction.
     touched: BTreeSet<TopicPartition>,
     /// The partitions that contain records of the open transaction.
     open: BTreeSet<TopicPartition>,
@@ -100,7 +99,6 @@ impl<S: Side> Player<'_, S> {
         Ok(kinds.len())
     }
 
-    /// Waits for the queued records and returns their delivery reports.
     pub(super) fn reports(producer: &<S::Broker as Broker>::Producer) -> String {
         let is_flushed = producer.flush(CALL);
         let failures = producer.take_failures();
@@ -197,7 +195,6 @@ impl<S: Side> Player<'_, S> {
         result(ended)
     }
 
-    /// The ends of the partitions in a producer's open transaction.
     fn ends(&self, id: usize) -> BTreeMap<TopicPartition, Option<Offset>> {
         self.slots[id].touched.iter().map(|of| (of.clone(), self.side.end(of))).collect()
     }
