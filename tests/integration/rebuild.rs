@@ -79,7 +79,7 @@ fn rebuild_of_a_large_window() {
     worker.drain();
     let log = format!("{}-s-changelog", setup.group());
     plain(broker(), &log);
-    println!("{keys} keys, 4 partitions; ms");
+    println!("{keys} keys in 4 partitions; times in ms");
     for _ in 0..3 {
         let (read, bytes) = plain(broker(), &log);
         fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
@@ -91,7 +91,7 @@ fn rebuild_of_a_large_window() {
         let loaded = slowest(&worker.drain());
         let ratio = f64::from(u32::try_from(rebuilt).expect("a time")) / (read.as_secs_f64() * 1000.0);
         println!(
-            "plain consumer {:>6} for {} bytes a key   rebuilt {rebuilt:>6}, {ratio:.2} times that   from its checkpoint {loaded:>6}",
+            "plain consumer {:>6} ({} bytes per key)   rebuilt {rebuilt:>6} ({ratio:.2} times the plain consumer)   from checkpoint {loaded:>6}",
             read.as_millis(),
             bytes as u64 / keys
         );

@@ -374,7 +374,7 @@ impl Script {
 /// Waits for the next line of scripts/kafka, which must start with `word`, and returns the rest of it.
 fn said(lines: &Lines, word: &str) -> String {
     let Ok(line) = lines.recv_timeout(START_PATIENCE) else {
-        panic!("scripts/kafka did not start a broker; it says why above (run it by hand to see it again)");
+        panic!("scripts/kafka did not start a broker; see its output above, or run it by hand");
     };
     let rest = line.strip_prefix(word).and_then(|rest| rest.strip_prefix(' '));
     rest.unwrap_or_else(|| panic!("unexpected output of scripts/kafka: `{line}`")).to_owned()

@@ -28,7 +28,7 @@ impl SchemaRegistry {
         let stdout = child.stdout.take().expect("its stdout is a pipe");
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let line = lines.recv_timeout(START_PATIENCE).expect("scripts/registry says above why it does not start");
+        let line = lines.recv_timeout(START_PATIENCE).expect("scripts/registry starts; if not, see its output above");
         let url = line.strip_prefix("ready ").unwrap_or_else(|| panic!("unexpected output of scripts/registry: `{line}`")).to_owned();
         Self { child, url }
     }
