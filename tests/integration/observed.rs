@@ -55,7 +55,7 @@ fn wait_until_read(group: &str, input: &str, end: usize, worker: &mut Worker) {
     });
 }
 
-/// The value of a metric without labels.
+/// The value of a sample. `name` includes the labels, if there are any.
 pub fn metric(address: &str, name: &str) -> f64 {
     let text = ask(address, "/metrics").2;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
