@@ -1,4 +1,4 @@
-//! Promise: the group's start position is committed before anything is read and survives the death of the first worker.
+//! Promise: the group commits its start position before it reads any records. The position survives the death of the first worker.
 
 use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, client, committed_offset, delete_records_before, make_topic_with, produce,
@@ -69,7 +69,7 @@ fn group_keeps_its_start_position_if_its_first_worker_is_killed() {
     }
 }
 
-/// If a partition moves while it waits for its state, its new owner must not treat it as an added partition.
+/// If a partition moves while it waits for its state, the new owner must not treat the partition as an added one.
 #[test]
 fn partition_that_waits_for_its_state_has_a_committed_start_position() {
     let topics = Topics::new("begin-waits", "start = \"latest\"", "", 2);
@@ -127,7 +127,8 @@ fn lost_state_is_detected_after_the_input_has_expired() {
     assert!(log.contains("]: no checkpoint can be used; to start anyway, set state.cold_start to \"rebuild\", "), "{log}");
 }
 
-/// If the offset was set by hand, the worker does not know the start offset of the group. A cold start then treats all keys as unseen.
+/// After an operator has reset the offset, the worker does not know the start offset of the group. A cold start then treats all keys as
+/// unseen.
 #[test]
 fn cold_start_after_a_manual_reset_treats_all_keys_as_unseen() {
     let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);
@@ -148,7 +149,7 @@ fn cold_start_after_a_manual_reset_treats_all_keys_as_unseen() {
     assert_eq!((keys.len(), out.len()), (200, 300), "keys from before the group were never emitted");
 }
 
-/// A producer that uses a wrong unit can write times near the Unix epoch.
+/// If a producer uses a wrong unit, its timestamps can be near the Unix epoch.
 #[test]
 fn cold_start_remembers_keys_with_times_near_the_epoch() {
     let topics = Topics::new("begin-epoch", "", "changelog = false", 1);
@@ -164,7 +165,8 @@ fn cold_start_remembers_keys_with_times_near_the_epoch() {
     assert_eq!(read_committed(broker(), &topics.output, 4)[0].len(), 150);
 }
 
-/// A group member that delays the next generation while it is not polled. All members that join during the delay start together.
+/// A group member that delays the next generation, because nothing polls it. All members that join during the delay get their partitions
+/// together.
 struct Gate(BaseConsumer);
 
 impl Gate {
@@ -214,7 +216,7 @@ fn slow_member_does_not_reset_the_group_to_its_start_position() {
     topics.wait_until_read(0, 50, &mut a);
     produce(broker(), &topics.input, records(100..150, 0..1, TIME));
     topics.wait_until_read(0, 100, &mut a);
-    // Once the slow member has read this record, its pending commit is done.
+    // The slow member commits before it reads this record.
     produce(broker(), &topics.input, records(150..151, 1..2, TIME));
     wait_until("the slow member has read its partition", LIMIT, || {
         b.sigcont();

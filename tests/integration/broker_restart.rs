@@ -23,15 +23,15 @@ fn broker_kills_do_not_change_the_output() {
     }
     feed.join();
     // The timestamps of this stream are more than a day old, so a restarted broker forgets the producer of the feed. Records that were in
-    // flight can then be in the input twice.
+    // flight can then be twice in the input.
     stream.expect_from_input();
     let log = stream.check(worker);
     assert!(log.contains("a Kafka client reported an error"), "the worker did not notice");
     stays_readable(&log);
 }
 
-/// The session of a static member ends while the member waits for another producer's transaction. The brokers are down, so the member does
-/// not notice the end of its session. Afterward, the brokers treat its heartbeats as heartbeats of another process with the same name.
+/// A static member waits for another producer's transaction when its session expires. The brokers are down at that time, so the member does
+/// not notice. Afterward, the brokers treat its heartbeats as those of another process with the same name.
 #[test]
 fn a_static_member_rejoins_after_its_session_has_expired() {
     let mut broker = OwnBroker::start();
@@ -54,7 +54,7 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     worker.wait_for_log("a request to the brokers has not succeeded yet", LIMIT);
     broker.kill();
     broker.wait_until_back();
-    // The brokers ignore the heartbeats of the worker, so they remove the member when its session ends.
+    // The brokers ignore the heartbeats of the worker, so the session expires and they remove the member.
     wait_until("the brokers have removed the member", LIMIT, || {
         let groups = member.fetch_group_list(Some(stream.setup.group()), PATIENCE).ok()?;
         groups.groups().first().is_some_and(|group| group.members().is_empty()).then_some(())

@@ -34,7 +34,7 @@ fn records() -> Vec<TestRecord> {
     records
 }
 
-/// Writes records in an aborted transaction. The log then ends with offsets that a `read_committed` consumer never gets.
+/// Writes records in an aborted transaction, so that the log ends with offsets that a `read_committed` consumer never gets.
 fn abort(input: &str) {
     let producer: BaseProducer = client(broker()).set("transactional.id", format!("{input}-producer")).create().expect("a producer");
     producer.init_transactions(PATIENCE).and_then(|()| producer.begin_transaction()).expect("a transaction");
@@ -169,14 +169,14 @@ fn a_replay_of_a_capture_gives_the_verdicts_of_the_worker() {
 
     let mut worker = setup.start("a");
     let total = replayed.concat().len();
-    // Five non-null keys in two partitions.
+    // Five non-null keys in each of two partitions.
     assert_eq!(total, 10, "the records repeat themselves");
     let live = wait_for_output(broker(), &output, total, PARTITIONS, PATIENCE, &mut worker);
     worker.drain();
     assert_eq!(live, replayed);
 }
 
-/// Without a key or a sample, `unseen init` examines the topic itself.
+/// Without a key and a sample, `unseen init` examines the topic itself.
 #[test]
 fn init_proposes_a_key_from_the_topic_and_creates_the_output() {
     let input = topic(broker(), "init", 2);
@@ -201,7 +201,6 @@ fn init_proposes_a_key_from_the_topic_and_creates_the_output() {
     fs::write(&file, text).expect("a file");
     let (code, _, error) = unseen(["check", "--connect", "-c", file.to_str().expect("UTF-8")]);
     assert_eq!(code, Some(0), "{error}");
-    // The topics already exist, so the command creates none.
     let (code, _, error) = unseen(["init", &input, &output, "-b", broker(), "--create-topics", "--key", "/id"]);
     assert_eq!((code, &*error), (Some(0), ""));
 }

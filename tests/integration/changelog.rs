@@ -21,7 +21,7 @@ fn start(stream: &Stream, name: &str) -> Worker {
     stream.setup.start_with(name, &["state.cold_start=fail"])
 }
 
-/// Deletes the committed records of the input. Only the changelog then still has their keys.
+/// Deletes the committed records of the input, so that only the changelog has their keys.
 fn expire_input(stream: &Stream) {
     for partition in 0..4 {
         let committed = committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition).expect("a committed offset");
@@ -39,7 +39,7 @@ fn changelog(stream: &Stream) -> String {
 
 #[test]
 fn a_lost_disk_is_rebuilt_exactly() {
-    // The window rotates, so the restored state must also forget the keys of each slice at the right time.
+    // The window rotates, so the restored state must also expire the keys of each slice at the right time.
     let stream = Stream::new(broker(), "log-disk", RECORDS);
     stream.begin(RECORDS / 2);
     expire_input(&stream);
@@ -105,8 +105,8 @@ fn leave_open(stream: &Stream, partitions: &[i32]) -> BaseProducer {
     stranger
 }
 
-/// An open transaction blocks two partitions, the same number as there are rebuild threads. The other partitions are still rebuilt, read,
-/// and trimmed.
+/// An open transaction blocks two partitions, and the worker has only two rebuild threads. It must still rebuild, read, and trim the other
+/// partitions.
 #[test]
 fn open_transactions_hold_up_only_their_own_partitions() {
     let stream = Stream::new(broker(), "log-wait", RECORDS);
@@ -130,7 +130,7 @@ fn open_transactions_hold_up_only_their_own_partitions() {
     stream.check(worker);
 }
 
-/// A space of one partition, with four slices of a minute each, and at most ten records per commit.
+/// A key space with one partition and four slices of one minute. Each commit has at most ten records.
 struct Sliced {
     setup: Setup,
     input: String,
@@ -160,7 +160,6 @@ impl Sliced {
         (0..count).map(move |number| Self::record(1000 * slice + number, slice))
     }
 
-    /// Writes records to the input and waits until they are committed.
     fn read(&mut self, records: impl Iterator<Item = TestRecord>, worker: &mut Worker) {
         let records: Vec<_> = records.collect();
         self.end += i64::try_from(records.len()).expect("few records");
@@ -191,7 +190,7 @@ fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     assert_eq!(first(), 0, "the new changelog was trimmed by an offset of the old one");
 }
 
-/// A worker must not use offsets of the old changelog when it trims the new one.
+/// When a worker trims the new changelog, it must not use offsets of the old one.
 #[test]
 fn recreated_changelog_keeps_the_keys_of_the_window() {
     let mut sliced = Sliced::new();
@@ -201,7 +200,7 @@ fn recreated_changelog_keeps_the_keys_of_the_window() {
     delete_topic(broker(), &sliced.changelog);
     let mut worker = sliced.setup.start_with("a", &["state.cold_start=fail"]);
     worker.wait_for_log("partition restored", LIMIT);
-    // The new changelog has more commits per slice. Slice 8 makes the worker delete everything before slice 4.
+    // The new changelog has more commits per slice. When slice 8 begins, the worker deletes everything before slice 4.
     sliced.read((3..9).flat_map(|slice| Sliced::fill(slice, if slice == 3 { 600 } else { 400 })).skip(200), &mut worker);
     wait_until("the changelog is trimmed", LIMIT, || (first_offset(broker(), &sliced.changelog, 0) > 0).then_some(()));
     worker.drain();
@@ -251,7 +250,7 @@ fn idle_topic_of_a_shared_space_is_not_read_again() {
     assert_eq!(read_committed(broker(), &output, 1)[0].len(), 300 + 3_000 + 300);
 }
 
-/// A warm-up logs a bounded number of keys at a time, even while the records of an aborted transaction are processed again.
+/// A warm-up logs a bounded number of keys at a time, even while the worker repeats the records of an aborted transaction.
 #[test]
 fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     const BOUND: usize = 500;
@@ -281,8 +280,7 @@ fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     wait_until_read(0, many, &mut worker);
     worker.drain();
     fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
-    // Partition 1 has large records. A fetch therefore contains few of its records and many records of partition 0. Every 20th transaction
-    // aborts.
+    // Partition 1 has large records, so a fetch contains few of them and many records of partition 0. Every 20th transaction aborts.
     let mut random = SplitMix(1);
     let large = (0..400).map(|number| {
         let mut record = record(1, number);
@@ -302,7 +300,7 @@ fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     assert!(largest <= Some(2 * BOUND), "{largest:?} keys were logged at a time");
 }
 
-/// Without transactions, logged keys stay in the changelog even if the offset commit fails. They must not be logged again.
+/// Without transactions, logged keys stay in the changelog even if the offset commit fails. The worker must not log them again.
 #[test]
 fn failed_offset_commits_do_not_log_keys_twice() {
     let (input, output) = (topic(broker(), "log-once-in", 1), topic(broker(), "log-once-out", 1));
@@ -394,7 +392,7 @@ fn added_partitions_are_read_and_logged() {
     assert_same(&total, &read_committed(broker(), &output, 4));
 }
 
-/// The worker stops at an error that only an operator can fix. If it retried, the whole group would wait for it.
+/// The worker stops at an error that only an operator can fix. If the worker retried, it would block the whole group.
 #[test]
 fn mismatched_partition_counts_stop_the_worker() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 4));

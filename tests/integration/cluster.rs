@@ -1,11 +1,12 @@
-//! Promise: mismatches between the configuration and the cluster are reported before anything is read.
+//! Promise: `unseen check --connect` and `unseen run` report mismatches between the configuration and the cluster. `unseen run` reports
+//! them before it reads any records.
 
 use crate::harness::{Setup, TestRecord, assert_same, broker, read_committed, topic, unique, unseen};
 use crate::stream::Stream;
 
 const LINES: &str = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"aging\", capacity = \"10k\" }";
 
-/// Checks that `unseen check --connect` and `unseen run` report these errors for an invalid setup.
+/// Panics unless `unseen check --connect` and `unseen run` report these errors.
 fn refused(setup: &Setup, sentences: &[&str]) {
     let file = setup.write_config("a");
     let (code, _, stderr) = unseen(["check".as_ref(), "--connect".as_ref(), "-c".as_ref(), file.as_os_str()]);
@@ -56,7 +57,7 @@ fn fewer_output_partitions_are_reported_and_accepted() {
     assert!(stdout.contains(&sentence) || stderr.contains(&sentence), "{stdout}{stderr}");
 
     stream.begin(20_000);
-    // The output has fewer partitions, so records are partitioned by key. The comparison ignores their partition and order.
+    // The output has fewer partitions, so the worker partitions its records by key. The comparison ignores their partition and order.
     let sorted = |records: &[Vec<TestRecord>]| {
         let mut all: Vec<_> = records.iter().flatten().map(|record| TestRecord { partition: 0, ..record.clone() }).collect();
         all.sort_by(|a, b| (a.timestamp, &a.headers).cmp(&(b.timestamp, &b.headers)));

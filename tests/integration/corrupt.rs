@@ -8,13 +8,13 @@ use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-/// The number of bytes in a batch before the part that its checksum covers.
+/// The size of the fields at the start of a batch that its checksum does not cover.
 const HEAD: u64 = 21;
-/// The number of bytes before the first batch of a fetch response. The first number is for a response with one partition. The second number
-/// is for a response that starts with an empty partition of another topic.
+/// The size of a fetch response before its first batch. The first value is for a response with one partition, the second for a response
+/// that starts with an empty partition of another topic.
 const RESPONSE_HEADS: [u64; 2] = [66, 121];
 
-/// A log segment on the disk of a broker. The broker sends the bytes of the segment unchanged.
+/// A log segment on a broker's disk. The broker sends the bytes of the segment unchanged.
 struct Segment(File);
 
 impl Segment {
@@ -49,13 +49,13 @@ fn records(numbers: Range<i32>) -> impl Iterator<Item = TestRecord> {
     })
 }
 
-/// Corrupts one of three batches before a worker reads them, repairs the batch once the worker has reported it, and expects all records in
-/// order. `corrupt` gets the ends of the batches and returns the position and the bytes to write. Returns the worker's log.
+/// Corrupts one of three batches before a worker reads them, repairs the batch after the worker has reported it, and expects all records in
+/// order. `corrupt` gets the end of each batch and returns a position and the bytes to write there. Returns the worker's log.
 fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) -> (u64, Vec<u8>)) -> String {
     let broker = secure_broker().address();
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
     let (input, output) = (topic(broker, "corrupt-in", 1), topic(broker, "corrupt-out", 1));
-    // With a short wait, the ends of partitions are reported before the corrupt batch is read again.
+    // With a short wait, the worker learns the ends of partitions before it reads the corrupt batch again.
     let properties = "\"check.crcs\" = \"true\"\n\"fetch.wait.max.ms\" = 10";
     let mut setup = Setup::new(broker, "corrupt").properties(properties).topic(&input, &output, lines);
     if shares_space {
@@ -84,7 +84,7 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
     log
 }
 
-/// Corrupts the first batch of a fetch response. librdkafka then delivers the records after the second batch.
+/// Corrupts the first batch of a fetch response so that librdkafka delivers the records after the second batch.
 ///
 /// After a wrong checksum, librdkafka continues before the end of the batch, because it treats a length as a position in the response. At
 /// that position, this function writes the header of a batch that extends to `second`. librdkafka skips that batch, because its offsets are
@@ -95,7 +95,7 @@ fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     let mut bytes = segment.read(start..second);
     for head in heads {
         let (before, body) = bytes.split_at_mut(usize::try_from(head + HEAD - start).expect("few"));
-        // The batch has no attributes and a single offset.
+        // The written batch has no attributes and a single offset.
         body[..6].fill(0);
         let length = i32::try_from(body.len()).expect("few") + 9;
         let head =
@@ -108,7 +108,7 @@ fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     (start, bytes)
 }
 
-/// Fails if librdkafka did not find the batch to skip.
+/// Panics if librdkafka did not find the written batch.
 fn assert_skipped(log: &str) {
     for garbage in ["Unsupported Message", "No offset to automatically reset to"] {
         assert!(!log.contains(garbage), "nothing behind the corrupt batch was delivered: {log}");
@@ -126,7 +126,7 @@ fn records_after_a_corrupt_batch_of_a_shared_space_wait_for_it() {
     assert_skipped(&waits_for_the_batch(true, |segment, [first, second, _]| skipped(segment, [first, second])));
 }
 
-/// A worker does not use a state that lacks the keys of a corrupt changelog batch.
+/// A worker must not use a rebuilt state that lacks the keys of a corrupt changelog batch.
 #[test]
 fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     let broker = secure_broker().address();
@@ -144,8 +144,8 @@ fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
     let name = format!("{}-ids-changelog", setup.group());
     let changelog = Segment::open(&name);
-    // When the worker took over the partition, it logged a batch without keys (offset 0) and a commit marker (offset 1). Deletes both. The
-    // changelog then starts with the first batch of keys.
+    // When the worker took over the partition, it logged a batch without keys (offset 0) and a commit marker (offset 1). Without these two,
+    // the changelog starts with the first batch of keys.
     delete_records_before(broker, &name, 0, 2);
     let first = changelog.end(changelog.end(changelog.end(0)));
     let (start, bytes) = skipped(&changelog, [first, changelog.end(first)]);
@@ -179,7 +179,7 @@ fn a_capture_ends_at_a_corrupt_batch() {
     assert!(code == Some(1) && error.contains(&format!("a record batch of topic {input:?} is corrupt")), "{code:?}: {error}");
 }
 
-/// librdkafka parses garbage as an offset that does not exist.
+/// librdkafka reads garbage as an offset that does not exist.
 #[test]
 fn corrupt_batch_with_an_offset_outside_the_log_is_read_again() {
     waits_for_the_batch(false, |segment, [_, second, _]| (second - 1, vec![!segment.read(second - 1..second)[0]]));

@@ -1,4 +1,4 @@
-//! Promise: the changelog of a window without times is trimmed, even if no worker lives as long as the window.
+//! Promise: the worker trims the changelog of a window by count or of a stable filter, even if no worker lives as long as the window.
 
 use crate::harness::{Setup, TestRecord, Worker, broker, client, committed_offset, produce, topic, wait_until};
 use crate::stream::LIMIT;
@@ -24,7 +24,7 @@ fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
     });
 }
 
-/// The start and end offsets of partition 0 of a topic.
+/// The start and end offsets of partition 0.
 fn ends(topic: &str) -> (i64, i64) {
     let reader: BaseConsumer = client(broker()).create().expect("a consumer");
     reader.fetch_watermarks(topic, 0, LIMIT).expect("the broker answers")
@@ -54,7 +54,7 @@ fn short_lived_workers_trim_the_changelog() {
             count += part;
             read(&setup, &input, &mut worker, count);
             if starts > 4 {
-                // By now, the window has moved past some slices of the changelog. Trimming runs in the background.
+                // The window has moved past some slices of the changelog by now, and trimming runs in the background.
                 worker.wait_for_log("deleted records that are no longer needed", LIMIT);
             }
             worker.drain();

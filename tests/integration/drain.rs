@@ -1,4 +1,4 @@
-//! Promise: a worker that receives SIGTERM under load drains within its time limit, and the next process continues where it ended.
+//! Promise: a worker that gets SIGTERM under load drains within its time limit. The next process continues where the worker stopped.
 
 use crate::harness::{broker, committed_offset, wait_until};
 use crate::stream::{LIMIT, Stream};

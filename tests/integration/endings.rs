@@ -1,4 +1,4 @@
-//! Promise: a worker that stops with an error leaves no open transaction that readers of its output would wait for.
+//! Promise: a worker that stops with an error leaves no open transaction. An open transaction would block the readers of its output.
 
 use crate::harness::{News, Reader, broker, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -13,7 +13,7 @@ fn a_full_filter_leaves_no_open_transaction() {
     let window = Duration::from_secs(24 * 3600);
     let stream = Stream::remembered_by(broker(), "endings", output, records, window, filter);
     stream.produce(..1_000);
-    // With these settings, the transaction ends only when the worker ends.
+    // With these settings, only the end of the worker ends the transaction.
     let mut worker = stream.setup.start_with("a", &["worker.commit_interval=7m", "worker.transaction_timeout=15m"]);
     let output = Reader::new(broker(), &stream.output, PARTITIONS);
     wait_until("the worker writes", LIMIT, || {

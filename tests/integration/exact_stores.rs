@@ -12,14 +12,14 @@ fn news() -> Vec<TestRecord> {
     News { count: RECORDS, ..News::default() }.records()
 }
 
-/// News items. Every tenth record retracts its key.
+/// Every tenth record retracts its key.
 fn with_regrets() -> Vec<TestRecord> {
     let mut records = news();
     records.iter_mut().step_by(10).for_each(|record| record.headers.push((RETRACT.to_owned(), None)));
     records
 }
 
-/// News with one of two states as their padding.
+/// The padding of each record is one of two states.
 fn with_states() -> Vec<TestRecord> {
     let mut records = news();
     for (number, record) in records.iter_mut().enumerate() {
@@ -53,7 +53,7 @@ fn killed_in(stream: Stream, hint: &str) {
     let mut worker = stream.setup.start("a");
     for kill in 0..KILLS {
         stream.produce(kill * part..(kill + 1) * part);
-        // Usually, some of these records are committed and some are not, and a checkpoint contains some of the committed ones.
+        // Usually, only some of these records are committed, and a checkpoint contains some of the committed records.
         stream.wait_until_read((kill * part) + part / 2, &mut worker);
         worker.kill9();
         worker = stream.setup.start("a");
@@ -85,7 +85,7 @@ fn changed_contents_survive_kills() {
     killed_in(stream, "change");
 }
 
-/// Files cannot grow beyond 1 KiB, so the worker cannot write checkpoints. It still looks up its keys on disk.
+/// A full disk is simulated by a file size limit of 1 KiB. The worker cannot write checkpoints, but it still looks up keys on disk.
 #[test]
 fn keys_stay_seen_on_a_full_disk() {
     let confirmed = "filter = { kind = \"aging\", capacity = \"10k\", false_positive_rate = 0.3, confirm = true }";

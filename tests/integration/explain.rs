@@ -1,5 +1,5 @@
-//! Promise: `unseen explain` reports why a record was emitted or dropped. Its reports match an exact list, even after kills, a rebuild, and
-//! a reset of the group. If the cause cannot be known, it reports the cause as unknown.
+//! Promise: `unseen explain` reports the true cause of each verdict, even after kills, a rebuild, and a reset of the group. If the cause
+//! cannot be known, it reports the cause as unknown.
 
 use crate::harness::{
     RETRACT, Setup, TestRecord, Worker, broker, client, committed_offset, delete_records_before, produce, read_committed, reset_offset,
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fs;
 
 const START: i64 = 1_735_689_600_000;
-/// The approximate number of records to explain per cause.
+/// The approximate number of records that a test explains per cause.
 const SAMPLE: usize = 2;
 
 fn record(number: usize, key: usize) -> TestRecord {
@@ -24,7 +24,7 @@ fn record(number: usize, key: usize) -> TestRecord {
     }
 }
 
-/// Records. Half of them are duplicates.
+/// Half of the records are duplicates.
 fn records(count: usize) -> Vec<TestRecord> {
     (0..count).map(|number| record(number, if number % 2 == 0 { number } else { number * 7 % (number + 1) / 2 * 2 })).collect()
 }
@@ -56,7 +56,7 @@ fn came_out(output: &str) -> Vec<usize> {
     read_committed(broker(), output, 1)[0].iter().map(|record| record.text().parse().expect("a number")).collect()
 }
 
-/// The expected verdict, cause, and original of each record, computed with a list.
+/// The expected verdict, cause, and original of each record.
 fn truth(records: &[TestRecord], came_out: &[usize]) -> Vec<(&'static str, &'static str, Option<usize>)> {
     let mut last = HashMap::new();
     let of = |(number, record): (usize, &TestRecord)| {
@@ -93,8 +93,8 @@ fn check(setup: &Setup, input: &str, truth: &[(&str, &str, Option<usize>)], caus
     }
 }
 
-/// Runs workers over the records and returns the setup, the input, and the output. The first worker is killed, and the last one rebuilds
-/// its state from the changelog.
+/// Workers process the records, and the first worker is killed. The last worker rebuilds its state from the changelog. Returns the setup,
+/// the input, and the output.
 fn judged_through_kills(hint: &str, filter: &str, records: &[TestRecord]) -> (Setup, String, String) {
     let (input, output) = (topic(broker(), hint, 1), topic(broker(), &format!("{hint}-out"), 1));
     let setup = Setup::new(broker(), hint).kafka(&format!("instance_id = \"{hint}\"")).worker("commit_interval = \"20ms\"").topic(
@@ -207,8 +207,8 @@ fn retractions_renewals_and_windows_by_count_are_explained() {
     let said = explained(&setup, &["--key", "key-0"]);
     assert_eq!((&said["emissions"], &said["retractions"], &said["seen"]), (&2.into(), &1.into(), &true.into()), "{said:#}");
     assert_eq!(said["forgotten"]["at_slice"], 3, "{said:#}");
-    // The window consists of two slices of four keys and the open slice. The key is not in any of these slices, but the changelog still has
-    // the commit with the key.
+    // The window consists of two slices of four keys and the open slice. The key has left the window, but the changelog still has the
+    // commit with the key.
     produce(broker(), &input, (4..24).map(|number| record(number, number)));
     read(&setup, &input, &mut worker, 24);
     produce(broker(), &input, [record(24, 0)]);
@@ -225,7 +225,7 @@ fn changes_are_explained() {
         Setup::new(broker(), "why-changed").topic(&input, &output, &format!("{}\nemit = \"on_change\"", lines("{ kind = \"exact\" }")));
     let report = |number, state: &str| TestRecord { value: Some(state.into()), ..record(number, number % 2) };
     let mut worker = setup.start("a");
-    // The first commit contains several contents of each key.
+    // The first commit contains records with several contents of each key.
     produce(broker(), &input, ["on", "on", "on", "off", "off", "off"].into_iter().enumerate().map(|(number, state)| report(number, state)));
     read(&setup, &input, &mut worker, 6);
     produce(broker(), &input, [report(6, "off"), report(7, "on")]);
@@ -262,7 +262,7 @@ fn a_reset_group_is_explained_by_its_last_pass() {
     let mut worker = setup.start("a");
     read(&setup, &input, &mut worker, 300);
     worker.drain();
-    // Records from offset 200 on are emitted twice, and only the second emission counts.
+    // Records from offset 200 are emitted twice. Only the second emission counts.
     let out = came_out(&output);
     let (kept, again) = out.split_at(before);
     let all: Vec<_> = kept.iter().filter(|&&number| number < 200).chain(again).copied().collect();
@@ -284,7 +284,7 @@ fn repartitioned_records_are_explained_by_key() {
         wait_until("all records are judged", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             let (_, end) = reader.fetch_watermarks(of, partition, LIMIT).expect("the broker answers");
-            // The marker of the last transaction takes an offset, too.
+            // The commit marker of the last transaction has an offset, too.
             (committed_offset(broker(), setup.group(), of, partition)? + 1 >= end).then_some(())
         });
     }
@@ -326,11 +326,11 @@ fn unknown_causes_are_reported_as_unknown() {
     assert_eq!((&said["verdict"], &said["seen"]), (&"pending".into(), &false.into()), "{said:#}");
     let said = explained(&setup, &[&input, "0", "61"]);
     assert!(said["sentences"][0].as_str().is_some_and(|text| text.contains("has no key") && text.contains("on_invalid")), "{said:#}");
-    // Once the changelog no longer has the commit of a record, the verdict is unknown, and a drop is not reported as wrong.
+    // If the changelog no longer has the commit of a record, the verdict on the record is unknown.
     let changelog = format!("{}-ids-changelog", setup.group());
     let said = explained(&setup, &[&input, "0", "0"]);
     let end = said["changelog"]["end_offset"].as_i64().expect("the end of the changelog");
-    // Leaves the last commit: one record and its marker.
+    // Keeps only the last commit, which consists of one record and its marker.
     delete_records_before(broker(), &changelog, 0, end - 2);
     let said = explained(&setup, &[&input, "0", "0"]);
     assert_eq!((&said["verdict"], &said["certain"]), (&"unknown".into(), &false.into()), "{said:#}");

@@ -1,8 +1,8 @@
-//! Promise: the output does not change if a worker is killed or frozen, or if a step of a real transaction or checkpoint fails.
+//! Promise: the output does not change if a worker is killed or frozen, or if a step of a transaction or a checkpoint fails.
 //!
-//! tests/simulation/plans kills a simulated worker at every fault point (src/fault.rs). This file has the fault points where a real broker
-//! or a real disk may matter. Each scenario runs workers one after the other over one stream. A worker dies at its armed point, and the
-//! next worker is started with another point armed. At the end, the test compares the output with the expected one.
+//! tests/simulation/plans kills a simulated worker at every fault point (src/fault.rs). This file covers the fault points where a real
+//! broker or a real disk may matter. In each scenario, several workers process one stream, one after the other. Each worker dies at its
+//! armed point, and the next worker starts with another point armed. At the end, the test compares the output with the expected output.
 
 use crate::harness::state::damage_page;
 use crate::harness::{News, Reader, Worker, broker, committed_offset, topic, wait_until};
@@ -10,7 +10,7 @@ use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-/// The number of records that each worker reads.
+/// The number of records that are produced for each worker.
 const PART: usize = 500;
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -18,7 +18,7 @@ const AGING: &str = "filter = { kind = \"aging\", capacity = \"2k\", false_posit
 const LARGE_CONFIRMED: &str = "filter = { kind = \"aging\", capacity = \"300M\", false_positive_rate = 1e-3, confirm = true }";
 const EXACT: &str = "filter = { kind = \"exact\" }";
 
-/// Steps of a transaction and of a checkpoint. A step that follows a failed transaction comes after the fault that makes the transaction
+/// Steps of a transaction and of a checkpoint. If a step is only reached after a failed transaction, an earlier fault makes the transaction
 /// fail.
 const TRANSACTION: &[&str] = &[
     "transaction.begun:3:kill",
@@ -43,10 +43,10 @@ const TRANSACTION: &[&str] = &[
 /// Points in a checkpoint that is assembled in files: after the first file, after the last file, and after the store has ingested them.
 const LARGE: &[&str] = &["checkpoint.file:1:kill", "checkpoint.file:2:kill", "checkpoint.written:2:kill"];
 
-/// Points that are passed if the state is corrupt.
+/// A worker reaches these points only if its state is corrupt.
 const DAMAGED: &[&str] = &["quarantine.moved:1:kill", "quarantine.opened:1:kill"];
 
-/// Steps that fail in the life of one worker, half of them twice.
+/// The steps that fail in the life of one worker. Half of the steps fail twice.
 const ERRORS: &[&str] = &[
     "connect.begin:1:error",
     "transaction.begin:2:error",
@@ -87,7 +87,7 @@ impl Lives {
                 .worker("max_transaction_records = 100\ntransaction_timeout = \"2s\"")
                 .properties("\"session.timeout.ms\" = \"2000\"\n\"heartbeat.interval.ms\" = \"500\"\n\"fetch.wait.max.ms\" = \"20\"")
         });
-        // With static membership, the next process does not have to wait for the end of the previous session.
+        // With static membership, the next process does not have to wait until the previous session expires.
         let instance = format!("kafka.instance_id={}", stream.setup.group());
         Self { stream, produced: 0, overrides: vec!["worker.checkpoint_interval=200ms".to_owned(), instance] }
     }
@@ -102,7 +102,7 @@ impl Lives {
         self.produced += PART;
     }
 
-    /// Runs a worker that dies at the last of the armed points. `provoke` makes the worker pass that point.
+    /// Runs a worker that dies at the last of the armed points. `provoke` makes the worker reach that point.
     fn dies(&mut self, faults: &str, provoke: impl FnOnce(&Self, &mut Worker)) {
         let mut worker = self.start(faults);
         self.feed();
@@ -142,7 +142,7 @@ fn kills_at_steps_of_transactions_and_checkpoints_do_not_change_the_output() {
 #[test]
 fn full_transactions_do_not_prevent_checkpoints() {
     let mut lives = Lives::new("faults-full", 60, HOUR / 3, AGING);
-    // There are so many commits that two checkpoints are due well before half of the commits, on a machine of any speed.
+    // The number of commits is large enough that two checkpoints are due well before half of the commits, even on a fast machine.
     let overrides = ["worker.commit_interval=1s", "worker.max_transaction_records=100", "worker.checkpoint_interval=100ms"];
     lives.overrides.extend(overrides.map(str::to_owned));
     lives.stream.produce(..);
@@ -187,7 +187,7 @@ fn kills_while_a_large_checkpoint_is_written_do_not_change_the_output() {
     lives.check();
 }
 
-/// The corrupt page is found when the state is loaded, and the whole store is moved aside.
+/// The worker finds the corrupt page when it loads the state. It then moves the whole store aside.
 #[test]
 fn kills_while_corrupt_state_is_moved_aside_do_not_change_the_output() {
     let mut lives = Lives::new("faults-state", DAMAGED.len(), 24 * HOUR, AGING);

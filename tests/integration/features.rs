@@ -25,7 +25,7 @@ fn messages(report: &Value) -> String {
     lists.into_iter().flatten().map(|text| text.as_str().expect("a text").to_owned() + "\n").collect()
 }
 
-/// The names of all topics that start with the group id, as internal topics do.
+/// The topics whose names start with the group ID, as the names of internal topics do.
 fn topics_of(servers: &str, group: &str) -> Vec<String> {
     let consumer: BaseConsumer = client(servers).create().expect("a consumer");
     let metadata = consumer.fetch_metadata(None, PATIENCE).expect("an answer");
@@ -40,7 +40,7 @@ fn a_complete_cluster_passes_and_nothing_remains() {
     let found = features(&report);
     assert!(found.len() == 9 && found.values().all(|supported| *supported == "yes"), "{report}");
     assert_eq!((&report["ok"], messages(&report)), (&Value::Bool(true), String::new()), "{report}");
-    // The brokers answer before they have deleted a topic.
+    // The brokers confirm a deletion before they have deleted the topic.
     wait_until("no topic remains", PATIENCE, || topics_of(broker(), stream.setup.group()).is_empty().then_some(()));
     for partition in 0..4 {
         assert_eq!(committed_offset(broker(), stream.setup.group(), &stream.input, partition), None);
@@ -74,7 +74,6 @@ fn settings_of_outputs_that_reject_records_are_reported() {
     assert!(messages.contains(&format!("topics[0].output: topic {output:?} accepts records of at most 1000 bytes")), "{messages}");
 }
 
-/// Request types (the API keys of Kafka's protocol).
 const API_VERSIONS: i16 = 18;
 const METADATA: i16 = 3;
 const CREATE_TOPICS: i16 = 19;
@@ -144,7 +143,7 @@ fn missing_features_are_reported_with_the_options_that_avoid_them() {
     let (code, report) = check(&stream.setup, &["worker.delivery=at_least_once"]);
     assert_eq!((code, features(&report)["idempotent_producer"]), (Some(78), "no"), "{report}");
     assert!(messages(&report).contains("the brokers do not accept records of an idempotent producer: "), "{report}");
-    // If internal topics cannot be created, no feature is tried.
+    // If the command cannot create topics, it tests no feature.
     without(CREATE_TOPICS, None);
     let (code, report) = check(&stream.setup, &[]);
     assert_eq!(code, Some(78), "{report}");
@@ -199,7 +198,7 @@ fn worker_runs_on_brokers_that_reject_optional_topic_settings() {
     assert_eq!((code, messages(&report)), (Some(0), String::new()), "{report}");
 }
 
-/// The brokers create the topic, but the answer is lost. In the second run, the answer to the deletion is lost, too.
+/// The brokers create the topic, but the response is lost. In the second run, the response to the deletion is lost, too.
 #[test]
 fn topic_whose_creation_is_not_confirmed_is_deleted_or_named() {
     let broker = OwnBroker::start();
@@ -239,7 +238,7 @@ fn brokers_that_show_records_of_aborted_transactions_are_reported() {
     let behind = front(broker.behind(), || {
         Box::new(|mut request, ask| {
             if api(&request).0 == END_TXN {
-                // The last byte determines whether to commit. From version 3 on, one more byte follows for tagged fields.
+                // The last field is the decision to commit. From version 3 on, one byte for tagged fields follows.
                 let at = request.len() - if api(&request).1 >= 3 { 2 } else { 1 };
                 request[at] = 1;
             }

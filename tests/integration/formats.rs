@@ -50,7 +50,8 @@ fn schema(version: usize, id: usize) -> Value {
     json!({ "subject": "orders-value", "version": version + 1, "id": id, "schema": VERSIONS[version] })
 }
 
-/// Orders, each twice on average. `version` chooses the schema version of each order. The record key is the id, because the oracle uses it.
+/// Orders. Each ID occurs twice on average. `version` chooses the schema version of each order. The record key is the ID, because the
+/// oracle uses record keys.
 fn orders(count: usize, mut version: impl FnMut(usize, i32) -> usize) -> Vec<TestRecord> {
     let mut random = SplitMix(7);
     let record = |number: usize| {
@@ -64,7 +65,6 @@ fn orders(count: usize, mut version: impl FnMut(usize, i32) -> usize) -> Vec<Tes
     (0..count).map(record).collect()
 }
 
-/// Settings of a worker that reads Avro, with a registry that has all versions.
 fn settings(registry: &SchemaRegistry) -> Vec<String> {
     let url = format!("schema_registry.url={}", registry.url());
     ["topics[0].key={ field = \"/id\" }", "topics[0].value_format=avro", &url].map(str::to_owned).into()
@@ -95,7 +95,6 @@ fn schemas_can_change_mid_stream() {
     let stream = Stream::of(broker(), "formats-evolve", records, WINDOW);
     stream.produce(..);
     stream.check(start(&stream, "a", &settings(&registry)));
-    // The worker requested each schema once.
     let requests = registry.requests();
     for id in 1..=4 {
         assert_eq!(requests[format!("GET /schemas/ids/{id}")], 1, "{requests}");
@@ -129,7 +128,7 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
         address
     };
     waiting(&mut worker);
-    // If a worker is killed while it waits for a schema, no record is lost, and the next worker waits, too.
+    // If a worker is killed while it waits for a schema, no record is lost. The next worker waits for the schema, too.
     worker.kill9();
     registry.heal();
     registry.hang();
@@ -151,7 +150,6 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
     stream.check(worker);
 }
 
-/// A waiting partition continues after it moves to another member and returns.
 #[test]
 fn a_waiting_partition_can_move_and_return() {
     for settings_of in [&["kafka.instance_id=a"][..], &["state.changelog=false"], &[]] {
@@ -167,7 +165,6 @@ fn a_waiting_partition_can_move_and_return() {
         let address = address(&mut worker);
         let waits = || ask(&address, "/readyz").2.contains("1 of 4 partitions wait for a schema");
         wait_until("a partition waits", LIMIT, || waits().then_some(()));
-        // Another member takes some of the partitions and gives them back.
         let others: Vec<_> = settings_of.iter().map(|setting| setting.replace("instance_id=a", "instance_id=b")).collect();
         let mut other = start(&stream, "b", &settings(&others.iter().map(String::as_str).collect::<Vec<_>>()));
         other.wait_for_log("partitions assigned", LIMIT);
@@ -190,7 +187,7 @@ fn abort_while_a_partition_waits_loses_nothing() {
     let settings = settings(&registry);
     registry.fail_at("/schemas/ids/2", 503);
     stream.produce(..);
-    // Two early commits fail, so their records are read again, up to the waiting record.
+    // Two early commits fail. The worker then reads their records again, up to the waiting record.
     let overrides: Vec<_> = settings.iter().map(String::as_str).collect();
     let mut worker = stream.setup.start_armed("a", &overrides, "commit.flushed:1:error,commit.flushed:3:error");
     wait_until("a partition waits", LIMIT, || {
@@ -212,8 +209,8 @@ fn flapping_registry_makes_no_record_invalid() {
     let stream = Stream::of(broker(), "formats-flaps", orders(2_000, |_, _| 0), WINDOW);
     stream.produce(..);
     let worker = start(&stream, "a", &settings(&registry));
-    // A worker believes that a schema is unknown only if the registry reports this for ten seconds. Here, the registry is down for longer
-    // than ten seconds between two such reports, and it then has the schemas.
+    // A worker treats a schema as unknown only after the registry has reported this for ten seconds. Here, the registry fails for longer
+    // than that between two such reports. Afterward, the registry gets the schemas.
     let asked = || registry.requests()["GET /schemas/ids/1"].as_u64().unwrap_or_default();
     let more = |than: u64| wait_until("the registry gets another request", LIMIT, || (asked() > than).then(asked));
     more(0);
@@ -341,7 +338,7 @@ fn check_looks_for_the_fields_in_the_latest_schema() {
 #[test]
 fn a_record_key_is_read_by_its_own_format() {
     let registry = registry();
-    // The record key is an order in Avro, and the value is empty.
+    // The record key is an order in Avro, and the value is null.
     let mut records = orders(4_000, |number, _| number % 3);
     let mut stream = Stream::of(broker(), "formats-key", records.clone(), WINDOW);
     for record in records.iter_mut().chain(stream.records.iter_mut()).chain(stream.expected.iter_mut().flatten()) {
@@ -355,8 +352,8 @@ fn a_record_key_is_read_by_its_own_format() {
     assert_same(&by_partition(records, PARTITIONS), &read_committed(broker(), &stream.input, PARTITIONS));
 }
 
-/// A schema counts as unknown after the registry has denied it for ten seconds. The records of a batch wait for ten seconds only once, even
-/// if they have many unknown schemas.
+/// A schema counts as unknown if the registry has denied it for ten seconds. The worker waits for these ten seconds only once per batch,
+/// even if the batch has many unknown schemas.
 #[test]
 fn records_of_many_unknown_schemas_wait_once() {
     let registry = registry();
@@ -375,8 +372,8 @@ fn records_of_many_unknown_schemas_wait_once() {
     assert_eq!(crate::harness::logged(&log, "invalid"), 100);
 }
 
-/// The key of one entry was changed. The entry with the new key reads the input again. The other entry still has all its keys. The new
-/// process does not know the schema yet and cannot tell which entry a record belongs to.
+/// The key of one entry was changed, so this entry reads the input again, but the other entry still has all its keys. The new process does
+/// not know the schema yet and cannot tell which entry selects a record.
 #[test]
 fn a_warm_up_waits_for_the_schema_that_selects_the_entry() {
     let registry = registry();

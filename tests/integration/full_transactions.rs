@@ -10,7 +10,7 @@ const FULL: usize = 64 << 20;
 #[test]
 fn full_transaction_is_committed_before_the_interval_ends() {
     let mut records = News { count: 320, ..News::default() }.records();
-    // The records are large but compress well, so they are small for the brokers.
+    // The records are large, but they compress well, so the brokers receive little data.
     for record in &mut records {
         record.pad(&"x".repeat(500_000));
     }
@@ -19,7 +19,7 @@ fn full_transaction_is_committed_before_the_interval_ends() {
     assert!(bytes > FULL && bytes < 2 * FULL, "{bytes} bytes are more than one transaction takes, and less than two");
     stream.produce(..);
     let mut worker = stream.setup.start_with("a", &["worker.commit_interval=7m", "worker.transaction_timeout=15m"]);
-    // Without the limit, nothing would be visible before the commit interval ends, which takes longer than this wait.
+    // Without the limit, nothing would be visible before the commit interval ends. The interval is longer than this wait.
     let mut reader = Reader::new(&stream.broker, &stream.output, PARTITIONS);
     wait_until("a part of the records is visible", LIMIT, || {
         assert!(worker.runs(), "the worker exited before any record was visible");
@@ -28,7 +28,7 @@ fn full_transaction_is_committed_before_the_interval_ends() {
     });
     let visible: usize = reader.records.iter().flatten().map(|record| record.text().len()).sum();
     assert!(visible < bytes, "all records became visible at once");
-    // The worker may not have read everything yet, so the next one reads the rest.
+    // The worker may not have read all records yet, so the next worker reads the rest.
     worker.drain();
     stream.check(stream.setup.start("a"));
 }

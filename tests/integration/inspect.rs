@@ -38,7 +38,7 @@ fn a_directory_without_state_is_reported() {
     assert!(code == Some(1) && error.contains("the directory contains no state"), "{error}");
 }
 
-/// Looks up a key in a state directory. Returns the output of `unseen inspect`: an overview table, then one line with the answer for each
+/// Looks up a key in a state directory. Returns the output of `unseen inspect`: an overview table and one line with the answer for each
 /// partition.
 fn ask(stream: &Stream, key: [&str; 2]) -> String {
     let (dir, config) = (stream.setup.state_dir("a"), stream.setup.write_config("a"));

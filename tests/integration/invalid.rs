@@ -56,7 +56,7 @@ fn mixed() -> Vec<TestRecord> {
     records
 }
 
-/// An invalid record. Its record key is unique, because the oracle uses record keys.
+/// The record key is unique, because the oracle uses record keys.
 fn bad(value: Option<&[u8]>, number: usize, partition: i32, timestamp: i64) -> TestRecord {
     let headers =
         if number.is_multiple_of(100) { Vec::new() } else { vec![("trace".to_owned(), None), ("bad".to_owned(), Some(vec![0, 255]))] };
@@ -67,7 +67,7 @@ fn is_good(record: &TestRecord) -> bool {
     !record.key.as_ref().is_some_and(|key| key.starts_with(b"bad-"))
 }
 
-/// Produces valid and invalid records. Only the valid ones are expected in the output.
+/// Produces valid and invalid records, but expects only the valid ones in the output.
 fn good_only(hint: &str) -> Stream {
     let mut stream = Stream::of(broker(), hint, mixed(), WINDOW);
     stream.expected.iter_mut().for_each(|expected| expected.retain(is_good));

@@ -87,7 +87,7 @@ fn a_static_member_reads_a_topic_that_joins_the_list_after_its_session() {
     let mut worker = setup.start("a");
     wait_until_read(&old, &mut worker);
     worker.drain();
-    // Only a group without members accepts offsets from a client that is not a member.
+    // This client is not a member, so its commit succeeds only when the group has no members.
     let client: BaseConsumer = client(broker()).set("group.id", setup.group()).create().expect("a consumer");
     let mut offsets = TopicPartitionList::new();
     offsets.add_partition_offset(&old, 0, Offset::Offset(10)).expect("an offset");

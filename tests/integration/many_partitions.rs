@@ -6,13 +6,12 @@ use crate::harness::{
 };
 use std::time::{Duration, Instant};
 
-/// Makes a worker read one record from each of the first `records` partitions and checks that the offsets of these records are committed.
-/// Before it reads, the worker commits an offset of every partition.
+/// Runs a worker until it has committed the offset of one record in each of the first `records` partitions. Before it reads, the worker
+/// commits an offset of every partition. Returns the log.
 fn commit_all(broker: &str, partitions: u32, records: u32, delivery: &str, limit: Duration) -> String {
-    // Creates the output first, because a broker that is creating thousands of partitions does not create another topic until it has
-    // finished.
+    // The output comes first, because a broker that creates thousands of partitions creates no other topic until it has finished.
     let output = topic(broker, "many-out", 1);
-    // Creates at most 5,000 partitions at a time, because the controller limits the number per request.
+    // The controller limits the number of partitions per request.
     let input = topic(broker, "many-in", partitions.min(5_000));
     if partitions > 5_000 {
         add_partitions(broker, &input, partitions);
@@ -46,7 +45,7 @@ fn offset_commits_are_split_until_the_coordinator_accepts_them() {
     // The broker creates its offsets topic at the first commit of any group.
     let first = topic(broker.address(), "first", 1);
     reset_offset(broker.address(), "first", &first, 0, 0);
-    // The limit is enough for the group's own record and for about twenty offsets.
+    // The limit is enough for the group's metadata record and for about twenty offsets.
     alter_topic(broker.address(), "__consumer_offsets", "max.message.bytes", "3000");
     for delivery in ["exactly_once", "at_least_once"] {
         let log = commit_all(broker.address(), 64, 64, delivery, PATIENCE);

@@ -84,7 +84,7 @@ fn rolling_restart_of_static_members_does_not_change_the_output() {
 }
 
 /// Another consumer takes over a member's static name and stops. The member drops its records in progress, rejoins, and reads them again.
-/// The member would get the same error if a broker mistook it for another process after an outage.
+/// After an outage, the member can get the same error if a broker mistakes it for another process.
 #[test]
 fn a_fenced_static_member_rejoins() {
     let stream = Stream::new(broker(), "fenced", RECORDS);
@@ -110,7 +110,7 @@ fn a_fenced_static_member_rejoins() {
     stream.check(worker);
 }
 
-/// Two running processes with the same static name fence each other, but not forever.
+/// Two running processes with the same static name fence each other until one of them stops.
 #[test]
 fn one_of_two_processes_with_one_name_stops() {
     let stream = Stream::new(broker(), "twins", RECORDS);

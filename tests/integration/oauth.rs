@@ -1,4 +1,5 @@
-//! Promise: a worker that logs in with a bearer token renews the token in time, loses no record if it cannot, and never shows a token.
+//! Promise: a worker that logs in with a bearer token renews the token in time. If it cannot renew the token, it loses no record. It never
+//! shows a token.
 
 use crate::harness::{
     KEY_ID, Msk, OwnBroker, PATIENCE, REGION, SCOPE, SUBJECT, SecureBroker, Setup, TokenProvider, front, secure_broker, unique, wait_until,
@@ -37,7 +38,7 @@ fn stream_of(provider: &TokenProvider, hint: &str, count: usize) -> Stream {
 }
 
 fn secrets(provider: &TokenProvider) -> Vec<String> {
-    // The signature and the claims of each token.
+    // The claims and the signature of each token.
     let tokens = provider.tokens();
     let parts = tokens.iter().flat_map(|token| token.split('.').skip(1)).map(str::to_owned);
     parts.chain([provider.secret().to_owned()]).collect()
@@ -113,7 +114,7 @@ fn a_token_in_a_file_is_read_again() {
     hold_nothing([("the log", log)], &secrets(&provider));
 }
 
-/// Checks that `unseen check --connect` reports these errors, and no secret.
+/// Panics unless `unseen check --connect` reports these errors and shows no secret.
 fn refused(stream: &Stream, provider: &TokenProvider, overrides: &[&str], words: &[&str]) {
     let (code, stdout, stderr) = stream.setup.check_with("a", &[overrides, &TELL_ALL].concat());
     assert_eq!(code, Some(78), "{stderr}");
@@ -165,7 +166,7 @@ fn a_broker_that_verifies_aws_signatures_accepts_every_login() {
     hold_nothing([("the log", log)], &[secret]);
 }
 
-/// The tokens are valid for 15 minutes, but the broker no longer accepts them, as after a rotation of the issuer's keys.
+/// The tokens are valid for 15 minutes, but the broker rejects them earlier, as after a rotation of the issuer's keys.
 #[test]
 fn a_rejected_token_is_replaced_before_it_expires() {
     let (broker, secret) = (OwnBroker::start(), unique("aws-secret"));

@@ -55,14 +55,14 @@ fn wait_until_read(group: &str, input: &str, end: usize, worker: &mut Worker) {
     });
 }
 
-/// The value of a metric that occurs once.
+/// The value of a sample. `name` includes the labels, if there are any.
 pub fn metric(address: &str, name: &str) -> f64 {
     let text = ask(address, "/metrics").2;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
 }
 
-/// Waits for a matching status. Reports are published once per second.
+/// Reports are published once per second.
 fn wait_for_status(address: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     wait_until(what, LIMIT, || Some(status(address)).filter(|status| is_so(status)))
 }
@@ -139,15 +139,15 @@ fn tenant(partition: i32) -> String {
     format!("tenant {partition}")
 }
 
-/// Checks the counts by tenant. Each partition belongs to one tenant and has `keys` distinct keys twice: all keys once and then all keys
-/// again. One record in 32 is counted. A tenant is named at its 16th counted record, and its own counts start after that record.
+/// Each partition has the records of one tenant: `keys` distinct keys, and then all of them again. The worker counts one record in 32. It
+/// names a tenant at the 16th counted record, and the tenant's own counts start after that record.
 fn are_counted_by_tenant(values: &Value, keys: u64) {
     let sampled = |offsets: std::ops::Range<u64>| {
         u64::try_from(offsets.filter(|offset| offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0).count()).expect("few")
     };
     let count = |value: &Value| (value["value"].clone(), value["records"].as_u64(), value["duplicates"].as_u64());
     let mut values: Vec<_> = values.as_array().expect("a list").iter().map(count).collect();
-    // Three partitions have a record without a key at their end.
+    // Three partitions end with a record without a key.
     let rest = 4 * 16 + 3 * sampled(2 * keys..2 * keys + 1);
     assert_eq!(values.pop(), Some((Value::Null, Some(rest), Some(0))));
     values.sort_by_key(|(value, ..)| value.to_string());
@@ -155,7 +155,7 @@ fn are_counted_by_tenant(values: &Value, keys: u64) {
     assert_eq!(values, named.collect::<Vec<_>>());
 }
 
-/// Checks that the metrics match the status, and that exactly the documented metrics are exported.
+/// Panics unless the metrics match the status, and the worker exports exactly the documented metrics.
 fn is_scraped_so(address: &str, input: &str, keys: u64) {
     let (code, head, text) = ask(address, "/metrics");
     assert!(code == 200 && head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
@@ -165,7 +165,7 @@ fn is_scraped_so(address: &str, input: &str, keys: u64) {
     let count = keys as f64;
     assert_eq!(sample("unseen_records_total", &format!("topic=\"{input}\",verdict=\"unseen\"")), Some(count));
     assert_eq!(sample("unseen_consumer_lag_records", &format!("topic=\"{input}\",partition=\"3\"")), Some(0.0));
-    // Reasons that did not occur are exported, too: Prometheus sees an increase only if there was a 0 before.
+    // The worker also exports reasons that have not occurred, because Prometheus sees an increase only if there was a 0 before.
     assert_eq!(sample("unseen_invalid_total", &format!("topic=\"{input}\",reason=\"oversize\"")), Some(0.0));
     assert_eq!(sample("unseen_filter_keys", "space=\"s\""), Some(count));
     assert_eq!(sample("unseen_state", "state=\"running\""), Some(1.0));
@@ -193,7 +193,7 @@ pub fn exported(text: &str) -> Metrics {
     types.map(metric).collect()
 }
 
-/// The metrics that the page lists below a heading.
+/// The metrics below a heading of docs/reference/metrics.md.
 pub fn documented(heading: &str) -> Metrics {
     let page = include_str!("../../docs/reference/metrics.md");
     let (_, part) = page.split_once(heading).expect("a heading");
@@ -207,7 +207,7 @@ pub fn documented(heading: &str) -> Metrics {
     rows.map(metric).collect()
 }
 
-/// The filter is overfull and may not grow. Its observed rate matches an exact count.
+/// The filter is overfull and must not grow. Its observed rate matches an exact count.
 #[test]
 fn observed_rate_of_an_overfull_filter_is_correct() {
     let (input, output) = (topic(broker(), "wrong-in", 4), topic(broker(), "wrong-out", 4));
@@ -225,7 +225,7 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
         records["unseen"].as_u64().zip(records["duplicate"].as_u64()).map(|(unseen, duplicate)| unseen + duplicate) == Some(keys)
             && status["spaces"][0]["false_positives"]["observed"]["checked"].as_u64() > Some(0)
     };
-    // Positions and filter states are in the same report, so the states are current once the positions are.
+    // A report has the positions and the filter states of the same moment, so current positions imply current states.
     let reported = |status: &Value| {
         let positions = status["partitions"].as_array().expect("a list").iter().filter_map(|partition| partition["position"].as_u64());
         counted(status) && positions.sum::<u64>() == keys
@@ -239,17 +239,18 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
     let number = |value: &Value| value.as_f64().expect("a number");
     assert!(truth > 0.02, "the filter was to be overfull, and is wrong at {truth}");
     assert!((number(&observed["low"])..=number(&observed["high"])).contains(&truth), "{truth} is not within {rates}");
-    // The exact count covers the whole time that the filter took to fill up. The estimate covers only its current state, so it is higher.
+    // The exact count covers the whole time in which the filter filled up. The estimate covers only the current state of the filter, so it
+    // is higher.
     assert!((1.0..3.5).contains(&(number(&rates["estimated"]) / truth)), "{truth} {rates}");
 
-    // The alert on the rate would fire.
+    // This is the condition of the alert on the rate.
     let samples = samples(&ask(&address, "/metrics").2);
     let sample = |name: &str| samples[&format!("unseen_filter_{name}{{space=\"s\"}}")];
     assert!(
         sample("observed_fpr_ratio") > 1.5 * sample("target_fpr_ratio") && sample("observed_fpr_low_ratio") > sample("target_fpr_ratio")
     );
 
-    // The watched keys are part of the checkpoint and are restored.
+    // The checkpoint contains the watched keys, so they are restored.
     let log = worker.drain();
     let line = log.lines().find(|line| line.contains("the filter is close to filter.capacity")).expect("a warning");
     assert!(logged(line, "window_capacity") == 50_000 && logged(line, "slice_capacity") >= 12_500, "{line}");
@@ -273,7 +274,7 @@ fn readiness_reports_what_the_worker_waits_for() {
     assert_eq!(ask(&unreachable, "/livez").0, 200);
     worker.kill9();
 
-    // One partition of the changelog has an open transaction, so the rebuild of this partition waits until the transaction ends.
+    // One partition of the changelog has an open transaction, so its rebuild waits until the transaction ends.
     let (input, output) = (topic(broker(), "ready-in", 4), topic(broker(), "ready-out", 4));
     let setup = Setup::new(broker(), "ready").worker("commit_interval = \"50ms\"").properties(SHORT_SESSION).topic(&input, &output, lines);
     produce(broker(), &input, (0..400).map(|number| record(number, i32::try_from(number % 4).expect("a partition"))));

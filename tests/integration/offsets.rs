@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Half of the records are read before the offsets change, and the other half is read afterward.
+/// Half of the records are read before the offsets change. The other half is read afterward.
 const RECORDS: usize = 40_000;
 const HALF: usize = RECORDS / 2;
 
@@ -22,7 +22,6 @@ fn committed(stream: &Stream, partition: i32) -> i64 {
     committed_offset(broker(), stream.setup.group(), &stream.input, partition).expect("a committed offset")
 }
 
-/// Removes these offsets of partition 0 from the expected output.
 fn forget(stream: &mut Stream, lost: Range<i64>) {
     let mut place = 0;
     stream.records.retain(|record| {
@@ -37,7 +36,6 @@ fn records_that_expired_unread_are_reported() {
     let mut stream = Stream::remembered(broker(), "expired", RECORDS);
     stream.begin(HALF);
     stream.produce(HALF..);
-    // A hundred records of one partition are deleted before they are read.
     let first = committed(&stream, 0);
     delete_records_before(broker(), &stream.input, 0, first + 100);
     forget(&mut stream, first..first + 100);
@@ -94,17 +92,17 @@ fn a_group_without_offsets_resumes_from_its_checkpoint() {
     let stream = Stream::remembered(broker(), "forgotten", RECORDS);
     stream.begin(HALF);
     stream.produce(HALF..);
-    // A group with another name that finds this state is in the same situation as a group whose offsets have expired.
+    // With another group ID, there are checkpoints but no committed offsets, as after the offsets have expired.
     let group = format!("kafka.group_id={}-heir", stream.setup.group());
     let log = stream.check(stream.setup.start_with("a", &[&group]));
     assert!(log.contains("the group has no committed offset; resuming from the offset in the checkpoint"), "{log}");
 }
 
-/// A record from the future must not make the worker treat the log as a different one, because the worker would then emit keys again.
+/// A record from the future must not make the worker treat the log as another log. The worker would then emit keys again.
 #[test]
 fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     let mut records = News { count: RECORDS, ..News::default() }.records();
-    // The time is a year ahead of this machine's clock and therefore of all other records.
+    // A year ahead of this machine's clock, and therefore ahead of all other records.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
     let ahead = i64::try_from(now).expect("a time") + 365 * 24 * 3_600_000;
     for record in records.iter_mut().take(HALF).skip(100).step_by(5_000) {
@@ -125,7 +123,7 @@ fn records_from_the_future_do_not_affect_a_group_without_offsets() {
         heir.has_read_all().then_some(())
     });
     worker.drain();
-    // Checks only that no key is emitted twice, and that none is missing. Other tests cover the verdicts on such records.
+    // This test checks only that no key is missing and no key is emitted twice. Other tests cover the verdicts on such records.
     let output = stream.output();
     for (before, after) in before.iter().zip(&output) {
         assert_eq!(before[..], after[..before.len()], "what was there before is not any more");
@@ -136,8 +134,8 @@ fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     assert_eq!(keys(&output.concat()), keys(&stream.records), "an unseen key was not emitted");
 }
 
-/// Reads half of the stream and then records from a new topic with the same name. The broker has deleted the group's offsets with the old
-/// topic. Keys that were emitted within the window are not emitted again.
+/// Reads half of the stream and then the records of a new topic with the same name. The broker has deleted the group's offsets with the old
+/// topic. Keys that were emitted within the window must not be emitted again.
 #[test]
 fn longer_recreated_input_is_read_from_the_start() {
     let part = HALF - 1_000..RECORDS;

@@ -16,7 +16,6 @@ fn a_recreated_output_gets_all_uncommitted_records() {
     let before = stream.output();
     delete_topic(broker(), &stream.output);
     stream.produce(COUNT / 2..);
-    // The worker reports the missing topic and is not ready until the topic exists again.
     let sentence = format!("topic {:?} no longer exists; recreate it with 4 partitions", stream.output);
     worker.wait_for_log(&sentence, LIMIT);
     let address = address(&mut worker);

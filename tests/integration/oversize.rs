@@ -1,4 +1,4 @@
-//! Promise: a record that is too large for its topic becomes invalid. The resulting abort does not change the verdict on another record.
+//! Promise: a record that is too large for its topic becomes invalid. The resulting abort does not change the verdict on any other record.
 
 use crate::harness::{
     News, Oracle, Setup, SplitMix, TestRecord, alter_topic, assert_prefix, assert_same, broker, committed_offset, logged, make_topic_with,
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The window covers all records, so a worker without a checkpoint rebuilds its state exactly.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
-/// The limit of the output, which is about a hundred records of the feed.
+/// The size limit of the output, in bytes. It is enough for about a hundred records of the feed.
 const LIMIT_BYTES: &str = "20000";
 
 struct Case {
@@ -18,7 +18,7 @@ struct Case {
 }
 
 impl Case {
-    /// `large` returns `true` for the numbers of large records.
+    /// `large` selects the numbers of large records.
     fn new(hint: &str, mut records: Vec<TestRecord>, large: impl Fn(usize) -> bool) -> Self {
         let mut random = SplitMix(7);
         let places = (0..records.len()).filter(|&number| large(number));
@@ -35,7 +35,7 @@ impl Case {
         Self { stream, dead }
     }
 
-    /// A few thousand records. Two partitions have one large record each, in the same transaction.
+    /// A few thousand records. Two partitions have one large record each. Both large records are in the same transaction.
     fn of_two(hint: &str) -> Self {
         let records = News { count: 4_000, ..News::default() }.records();
         let expected = Oracle::new(WINDOW, 4).expected(&records, PARTITIONS);
@@ -44,8 +44,8 @@ impl Case {
         Self::new(hint, records, |number| numbers.contains(&number))
     }
 
-    /// Checks a worker that stopped at one of the large records: its log contains this text and the position, and its output has exactly
-    /// the records before it.
+    /// Panics unless the worker stopped at one of the large records. The log must have this text with the record's position, and the output
+    /// must have exactly the records before it.
     fn check_stop(&self, log: &str, what: &str) {
         let named = self.dead.iter().flatten().find(|letter| {
             let offset = offset_of(&original(letter), &self.stream.records);
@@ -62,7 +62,7 @@ impl Case {
         assert_eq!(output[at].len(), before.count(), "not all records before the oversized record were emitted");
     }
 
-    /// Starts a worker with a dead-letter topic. Checks that the large records become dead letters and that all other records are emitted.
+    /// Runs a worker with a dead-letter topic. Panics unless the large records become dead letters and all other records are emitted.
     fn check(&self, dead_letters: &str) -> String {
         let worker = self.stream.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
         let log = self.stream.check(worker);
@@ -102,8 +102,8 @@ fn oversized_records_become_dead_letters() {
     assert!(log.contains("bytes without its headers and is larger than topic "), "the log does not explain why");
 }
 
-/// Without transactions, the offsets of forwarded records are committed when other records are rejected. The offset of a record that the
-/// repartition topic itself rejects must not be committed.
+/// Without transactions, the worker commits the offsets of forwarded records when other records are rejected. It must not commit the offset
+/// of a record that the repartition topic itself rejects.
 #[test]
 fn record_too_large_for_the_repartition_topic_waits_for_a_larger_limit() {
     let [input, output] = ["forward-in", "forward-out"].map(|hint| topic_with(broker(), hint, 1, &[("max.message.bytes", "100000")]));
@@ -112,7 +112,7 @@ fn record_too_large_for_the_repartition_topic_waits_for_a_larger_limit() {
     make_topic_with(broker(), &repartition, 1, &[("max.message.bytes", LIMIT_BYTES), ("retention.ms", "-1")]);
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nrepartition = true";
     let setup = setup.topic(&input, &output, lines);
-    // Random bytes do not get smaller when they are compressed.
+    // Random bytes stay larger than the limit, even when they are compressed.
     let mut random = SplitMix(7);
     let record = |(id, bytes): (u8, usize)| TestRecord {
         key: Some(vec![b'0' + id]),

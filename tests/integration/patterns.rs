@@ -1,5 +1,5 @@
-//! Promise: topics that match a pattern are found while the worker runs, and each is deduplicated exactly once. A topic that cannot be read
-//! does not stop the others.
+//! Promise: a worker finds new topics that match a pattern while it runs, and deduplicates each of them exactly once. A topic that it
+//! cannot read does not stop the others.
 
 use crate::harness::{
     Setup, TestRecord, Worker, assert_same, broker, committed_offset, make_topic, produce, read_committed, unique, unseen, wait_until,
@@ -14,7 +14,7 @@ fn records(keys: std::ops::Range<i64>) -> Vec<TestRecord> {
     keys.map(record).collect()
 }
 
-/// A setup for all topics whose names start with `base` and a dot. The worker lists the topics every second.
+/// A setup for all topics whose names start with `base` and a dot. The worker lists the topics once per second.
 fn setup(base: &str) -> Setup {
     let setup = Setup::new(broker(), "pattern").properties("\"topic.metadata.refresh.interval.ms\" = 1000").sections(&format!(
         "[[topics]]\ninput = {{ pattern = '{base}\\..*' }}\noutput = \"{{input}}.unseen\"\n\
@@ -23,7 +23,8 @@ fn setup(base: &str) -> Setup {
     short_timeouts(setup)
 }
 
-/// Creates an input and its output, with one partition each. The output is created first. Otherwise, the worker could leave out the input.
+/// Creates an input and its output, with one partition each. The output comes first, because the worker may leave out an input whose output
+/// does not exist yet.
 fn make(input: &str) {
     make_topic(broker(), &format!("{input}.unseen"), 1);
     make_topic(broker(), input, 1);
@@ -51,7 +52,7 @@ fn new_matching_topic_is_deduplicated_exactly_once() {
     let [a, b, c] = ["a", "b", "c"].map(|name| format!("{base}.{name}"));
     make(&a);
     produce(broker(), &a, records(0..100));
-    // The new topic makes the process drain its workers. The process is killed after the last commit of its workers, before it reads the
+    // The new topic makes the process drain its workers. The process is killed after the last commit of its workers and before it reads the
     // new topic.
     let mut worker = setup.start_armed("w", &[], "drain.committed:1:kill");
     wait_until_read(&setup, &mut worker, &a, 100);
@@ -61,7 +62,7 @@ fn new_matching_topic_is_deduplicated_exactly_once() {
     produce(broker(), &a, records(0..200));
     let mut worker = setup.start("w");
     wait_until_read(&setup, &mut worker, &b, 100);
-    // The next topic is found by a process that keeps running.
+    // This process keeps running and finds the next topic.
     make(&c);
     for input in [&a, &b, &c] {
         produce(broker(), input, records(0..300));

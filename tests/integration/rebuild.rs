@@ -12,12 +12,12 @@ const LIMIT: Duration = Duration::from_secs(1200);
 
 fn key(number: u64) -> TestRecord {
     let partition = i32::try_from(number % 4).expect("a partition");
-    // The records span the window, so every slice has its share.
+    // The records span the window, so every slice has keys.
     let timestamp = 1_700_000_000_000 + i64::try_from(number).expect("few") * 8;
     TestRecord { partition, key: Some(number.to_be_bytes().to_vec()), timestamp, ..TestRecord::default() }
 }
 
-/// Reads a topic to its end. Returns the time and the number of value bytes.
+/// Reads a topic to its end. Returns the elapsed time and the number of value bytes.
 fn plain(broker: &str, topic: &str) -> (Duration, usize) {
     let consumer: BaseConsumer = client(broker)
         .set("group.id", "plain")
@@ -47,8 +47,8 @@ fn restored(worker: &Worker) -> bool {
     worker.log().matches("partition restored").count() == 4
 }
 
-/// The largest elapsed time in the log, in milliseconds. Partitions are restored in parallel, so the slowest one determines the time of the
-/// restore.
+/// The longest restore of a partition in the log, in milliseconds. Partitions are restored in parallel, so the slowest one determines the
+/// total time.
 fn slowest(log: &str) -> u64 {
     let elapsed = log
         .lines()
@@ -79,7 +79,7 @@ fn rebuild_of_a_large_window() {
     worker.drain();
     let log = format!("{}-s-changelog", setup.group());
     plain(broker(), &log);
-    println!("{keys} keys, 4 partitions; ms");
+    println!("{keys} keys in 4 partitions; times in ms");
     for _ in 0..3 {
         let (read, bytes) = plain(broker(), &log);
         fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
@@ -91,7 +91,7 @@ fn rebuild_of_a_large_window() {
         let loaded = slowest(&worker.drain());
         let ratio = f64::from(u32::try_from(rebuilt).expect("a time")) / (read.as_secs_f64() * 1000.0);
         println!(
-            "plain consumer {:>6} for {} bytes a key   rebuilt {rebuilt:>6}, {ratio:.2} times that   from its checkpoint {loaded:>6}",
+            "plain consumer {:>6} ({} bytes per key)   rebuilt {rebuilt:>6} ({ratio:.2} times the plain consumer)   from checkpoint {loaded:>6}",
             read.as_millis(),
             bytes as u64 / keys
         );

@@ -19,7 +19,7 @@ fn workers_share_the_threads_that_read_changelogs() {
         let names = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok());
         names.filter(|name| name.starts_with("rebuild-")).count()
     };
-    // For a moment, a thread of librdkafka has the name of the thread that starts it.
+    // A new thread of librdkafka has the name of its creator for a moment, so the count can be too high at first.
     wait_until("two threads read changelogs", PATIENCE, || (count() == 2).then_some(()));
     worker.drain();
 }

@@ -34,7 +34,7 @@ impl Dead {
         Self { setup, input, output, letters }
     }
 
-    /// Writes a dead letter for each of these records, in order. The input itself stays empty.
+    /// Writes a dead letter for each of these records. The input itself stays empty.
     fn bury(&self, records: &[TestRecord], reason: &str) {
         let letters =
             (0..).zip(records).map(|(offset, record)| record.dead_letter(&self.input, offset, &format!("unseen.{reason}"), "why"));
@@ -53,7 +53,7 @@ impl Dead {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
 
-    /// Redrives while some dead letters cannot be written and returns the report and the errors.
+    /// Redrives while some dead letters cannot be written. Returns the report and the errors.
     fn redrive_in_part(&self, args: &[&str]) -> (Value, String) {
         let (code, out, error) = self.redrive_with(&[args, &["--json"]].concat(), "");
         assert_eq!(code, Some(1), "{out}{error}");
@@ -294,7 +294,7 @@ fn a_redrive_ends_before_the_rejected_dead_letters_that_are_too_many() {
     assert_eq!(dead.redrive(&["--reason", "oversize"])["redriven"], 150 + waiting);
 }
 
-/// While the redrive retries a rejected batch, a worker can write new dead letters.
+/// While the redrive retries a rejected batch, a worker may write new dead letters.
 #[test]
 fn dead_letters_added_after_the_start_are_not_redriven() {
     let input = topic_with(broker(), "redrive-start-in", 4, &[("max.message.bytes", "2000")]);
@@ -315,7 +315,7 @@ fn dead_letters_added_after_the_start_are_not_redriven() {
     assert_eq!(dead.redrive(&[])["redriven"], 4);
 }
 
-/// A commit of offsets is sent twice, and the first copy arrives in the next transaction.
+/// The client sends a commit of offsets twice. The first copy arrives during the next transaction.
 #[test]
 fn a_delayed_commit_of_offsets_does_not_replace_later_offsets() {
     let own = OwnBroker::start();

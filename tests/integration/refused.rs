@@ -12,7 +12,7 @@ const HOUR: i64 = 3_600_000;
 enum Refusal {
     /// A record without a key, in a compacted topic.
     NoKey,
-    /// A record that is older than a topic's `message.timestamp.before.max.ms`.
+    /// A record that is older than the topic's `message.timestamp.before.max.ms`.
     Old,
     /// A record that is further ahead than the topic's `message.timestamp.after.max.ms`.
     Ahead,
@@ -64,8 +64,7 @@ impl Case {
         TestRecord { partition, key, value: Some(format!("{{\"id\":\"{id}\"}}").into_bytes()), headers: Vec::new(), timestamp }
     }
 
-    /// Sends `count` different records to each partition. `is_bad` returns `true` for the numbers of bad records. Each good record is sent
-    /// twice.
+    /// Sends `count` different records to each partition. `is_bad` selects the numbers of bad records. Each good record is sent twice.
     fn send(&mut self, count: usize, is_bad: impl Fn(usize) -> bool) {
         let mut records = Vec::new();
         for number in 0..count {
@@ -91,7 +90,7 @@ impl Case {
         });
     }
 
-    /// Checks that the output has all accepted records and no others, once each if that is promised.
+    /// Panics unless the output has exactly the accepted records. Without `exactly`, ignores duplicates.
     fn check_output(&self, exactly: bool) {
         let mut output = ids(&self.output);
         if !exactly {
@@ -103,7 +102,7 @@ impl Case {
         assert_eq!(output, self.good);
     }
 
-    /// Checks that the rejected records are dead letters, each with the reason and the time of the record.
+    /// Panics unless the rejected records are dead letters, each with the reason and the time of the record.
     fn check_letters(&self, dead_letters: &str) {
         assert_eq!(ids(dead_letters), self.bad);
         for letter in read_committed(broker(), dead_letters, 2).concat() {
@@ -131,7 +130,7 @@ fn ids(topic: &str) -> BTreeMap<i32, Vec<String>> {
     ids
 }
 
-/// True for single records, for several in a row, and for the last record of a batch.
+/// True for single records, for several in a row, and for the last of 400 records.
 const fn mixed(number: usize) -> bool {
     matches!(number, 100 | 200..=205 | 207 | 399)
 }
@@ -147,7 +146,7 @@ fn rejected_records_become_dead_letters() {
         case.send(400, mixed);
         let mut worker = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
         case.wait(&mut worker);
-        // By now, the worker has seen that this broker identifies rejected records, so it does not have to try each record.
+        // The worker has seen by now that this broker identifies rejected records, so it does not have to try each record.
         let tries = |log: &str| log.matches("a topic rejected records").count();
         let before = tries(&worker.log());
         assert!(before > 0, "nothing was tried");

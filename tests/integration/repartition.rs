@@ -1,4 +1,4 @@
-//! Promise: keys that arrive in several partitions are reported. With `repartition`, each key is emitted once, even through kills.
+//! Promise: the worker reports keys that arrive in several partitions. With `repartition`, it emits each key once, even through kills.
 
 use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_group, delete_topic, logged, produce, read_committed,
@@ -11,7 +11,7 @@ use unseen::changelog::ChangelogRecord;
 const KEYS: u32 = 40_000;
 const RECORDS: u32 = 3 * KEYS;
 
-/// Records with each key three times, each time in another partition.
+/// Each key occurs three times, each time in another partition.
 fn records() -> Vec<TestRecord> {
     let record = |number: u32| TestRecord {
         partition: (number % KEYS + number / KEYS).rem_euclid(4).cast_signed(),
@@ -81,7 +81,7 @@ fn keys_in_two_partitions_are_reported() {
     wait_until_read(&setup, &input, &mut worker);
     let log = worker.drain();
     assert_eq!(log.matches("the same key arrived in two partitions").count(), 1, "the warning is logged once");
-    // The worker samples one key in 1,024. Each sampled key has two duplicates in other partitions, which both count.
+    // The worker samples one key in 1,024. Each sampled key has two duplicates in other partitions. Both count.
     let cross_partition_keys = logged(&log, "cross_partition_keys");
     assert!(
         (u64::from(KEYS) / 1024..=u64::from(KEYS) / 256).contains(&cross_partition_keys),
@@ -124,7 +124,7 @@ fn adding_partitions_to_the_input_moves_no_key() {
             assert!(worker.runs(), "the worker has ended");
             let read = committed_offset(broker(), setup.group(), &between, partition)?;
             let records = read_committed(broker(), &between, 2)[usize::try_from(partition).expect("a partition")].len();
-            // Transaction markers take offsets, too.
+            // Transaction markers have offsets, too.
             (read >= i64::try_from(records).expect("few enough")).then_some(())
         });
     }
@@ -151,7 +151,7 @@ fn wait_for_output(output: &str, records: usize, worker: &mut Worker) {
     });
 }
 
-/// Deletes the repartition topic and the state directory. Only the changelog still has the state.
+/// Deletes the repartition topic and the state directory, so that only the changelog has the state.
 fn lose_all_but_changelog(setup: &Setup, input: &str) {
     delete_topic(broker(), &format!("{}-{input}-repartition", setup.group()));
     std::fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
@@ -168,7 +168,7 @@ fn recreated_repartition_topic_keeps_seen_keys() {
     lose_all_but_changelog(&setup, &input);
     let mut worker = setup.start("a");
     worker.wait_for_log("-repartition[0]", LIMIT);
-    // Each topic has one partition, so all duplicates were processed once the new keys are emitted.
+    // The input and the repartition topic have one partition each, so the worker processes all duplicates before it emits the new keys.
     produce(broker(), &input, distinct(0..1_100));
     wait_for_output(&output, 1_100, &mut worker);
     worker.drain();

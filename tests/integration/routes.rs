@@ -1,4 +1,4 @@
-//! Promise: every record is routed as its topic's settings determine, and the window is respected.
+//! Promise: the settings of a topic determine the route of each record, and the window is respected.
 
 use crate::harness::{News, Setup, TestRecord, Worker, assert_same, broker, by_partition, produce, read_committed, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const RECORDS: usize = 40_000;
 
-/// A stream of records. Some have headers like the worker's own, as if another worker had written them.
+/// Some records have headers like the worker's own, as if another worker had written them.
 fn with_headers_of_another(hint: &str) -> Stream {
     let mut records = News { count: RECORDS, ..News::default() }.records();
     for record in records.iter_mut().step_by(7) {
@@ -17,7 +17,7 @@ fn with_headers_of_another(hint: &str) -> Stream {
     Stream::of(broker(), hint, records, Duration::from_secs(4 * 3600))
 }
 
-/// The records of the stream with the headers that explain their verdicts, by partition, each with `true` if it is unseen.
+/// All records by partition, with the headers that explain their verdicts. `true` means that the record is unseen.
 fn explained(stream: &Stream) -> Vec<Vec<(TestRecord, bool)>> {
     let by_partition = by_partition(stream.records.iter().cloned(), PARTITIONS);
     let each = |(partition, (records, unseen)): (usize, (Vec<TestRecord>, &Vec<TestRecord>))| {
@@ -134,7 +134,7 @@ fn count_window_remembers_the_configured_number_of_keys() {
     stream.check(stream.setup.start("a"));
 }
 
-/// A stream with a second topic in its space, and that topic's input and output.
+/// A stream with a second topic in its space. Also returns the input and the output of that topic.
 fn with_a_second_topic(hint: &str) -> (Stream, String, String) {
     let (second, second_out) = (topic(broker(), &format!("{hint}-in"), 4), topic(broker(), &format!("{hint}-out"), 4));
     let lines = "space = \"news\"\nkey = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nwindow = \"86400s\"\n\
@@ -143,7 +143,7 @@ fn with_a_second_topic(hint: &str) -> (Stream, String, String) {
     (stream, second, second_out)
 }
 
-/// The partition numbers of a topic in a worker's latest assignment.
+/// The partitions of a topic in a worker's latest assignment, by number.
 fn assigned(worker: &Worker, topic: &str) -> BTreeSet<String> {
     let log = worker.log();
     let last = log.lines().rfind(|line| line.contains("partitions assigned")).unwrap_or_default();
@@ -151,8 +151,8 @@ fn assigned(worker: &Worker, topic: &str) -> BTreeSet<String> {
     of_topic.map(str::to_owned).collect()
 }
 
-/// Partitions with the same number in a space must belong to one worker, because otherwise neither worker would know the keys that the
-/// other has seen.
+/// In a space, all partitions with the same number must have the same owner. Otherwise, neither owner would know the keys that the other
+/// has seen.
 #[test]
 fn partitions_of_a_space_are_assigned_to_one_worker() {
     let (stream, second, second_out) = with_a_second_topic("together");

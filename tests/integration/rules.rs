@@ -1,5 +1,5 @@
-//! Promise: a record belongs to the first entry of its input that selects it. Each entry has its own keys and window, through kills and
-//! lost disks, and the output keeps the order of the input.
+//! Promise: the first entry that selects a record deduplicates it. Each entry has its own keys and window, through kills and lost disks,
+//! and the output keeps the order of the input.
 
 use crate::harness::{Setup, TestRecord, assert_same, broker, committed_offset, produce, read_committed, topic, unseen, wait_until};
 use crate::stream::LIMIT;
@@ -7,7 +7,7 @@ use std::fs;
 
 const KEYS: i64 = 500;
 
-/// Records of two entries and records that no entry selects. Each entry has every key twice.
+/// Records of two entries, and records that no entry selects. Each entry gets every key twice.
 fn records() -> Vec<TestRecord> {
     let record = |number: i64| TestRecord {
         key: Some((number / 6).to_string().into_bytes()),
@@ -18,7 +18,7 @@ fn records() -> Vec<TestRecord> {
     (0..6 * KEYS).map(record).collect()
 }
 
-/// The records that a group emits if it reads them after `before`.
+/// The records that a group emits if it reads `records` after `before`.
 fn expected(before: &[TestRecord], records: &[TestRecord]) -> Vec<TestRecord> {
     let passes = |record: &TestRecord| record.headers[0].1.as_deref() == Some(b"c");
     let is_same = |one: &TestRecord, other: &TestRecord| one.key == other.key && one.headers == other.headers;

@@ -18,7 +18,7 @@ pub fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<Stri
 #[derive(Clone, Copy)]
 struct Way<'a> {
     protocol: &'a str,
-    /// The SASL mechanism, or an empty text with `ssl`.
+    /// The SASL mechanism. Empty without SASL.
     mechanism: &'a str,
     /// Properties that override the properties from scripts/kafka. By default, the password is `${file:...}`.
     instead: &'a [(&'a str, &'a str)],
@@ -63,7 +63,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Returns the message of `unseen check --connect` if this permission is missing.
+    /// The message of `unseen check --connect` if this permission is missing.
     const fn report(self) -> &'static str {
         match self {
             Self::Input => "topics[0].input: this user lacks the permission Read on topic",
@@ -134,7 +134,7 @@ fn worker_logs_in_with_scram_sha_512_without_ssl() {
     works(Way { protocol: "sasl_plaintext", ..SCRAM }, "scram-open");
 }
 
-/// Checks that `unseen check --connect` reports only this error.
+/// Panics unless `unseen check --connect` reports this error and no other.
 fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     let (code, _, stderr) = stream.setup.check_with("a", overrides);
     assert_eq!(code, Some(78), "{stderr}");
@@ -143,7 +143,7 @@ fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not report {sentence:?} alone:\n{stderr}");
 }
 
-/// The same as [`refused`]. Also checks that `unseen run` ends with the same error after its timeout.
+/// The same as [`refused`]. Also panics unless `unseen run` ends with the same error after its timeout.
 fn kept_out(stream: &Stream, overrides: &[&str], sentence: &str) {
     refused(stream, overrides, sentence);
     let log = stream.setup.start_with("a", &[overrides, &["kafka.connect_timeout=3s"]].concat()).fails(1);
@@ -202,7 +202,7 @@ fn wrong_protocol_is_reported() {
     let ca = format!("kafka.properties.ssl.ca.location={}", secure_broker().file("ca.pem").display());
     for listened in ["sasl_ssl", "sasl_plaintext"] {
         let with_login = Way { protocol: listened, ..SCRAM }.stream("protocol", 1);
-        // A stream without a login, because a login that the protocol does not use is rejected earlier.
+        // Login settings for a protocol without a login would be rejected earlier, so this stream has none.
         let without = SSL.stream("protocol", 1);
         let there = format!("kafka.bootstrap_servers={}", listener(secure_broker(), listened).0);
         for spoken in ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] {
@@ -326,7 +326,7 @@ fn forms(password: &str) -> Vec<String> {
 
 pub const TELL_ALL: [&str; 2] = ["log.level=trace", "kafka.properties.debug=all"];
 
-/// Checks that the stream is deduplicated, and that none of the worker's outputs contains a secret.
+/// Panics unless the stream is deduplicated and none of the worker's outputs contains a secret.
 fn shows_nothing(stream: &Stream, secrets: &[String]) {
     stream.produce(..);
     let (code, stdout, stderr) = stream.setup.check_with("a", &TELL_ALL);
@@ -411,7 +411,7 @@ fn a_private_key_and_its_password_are_not_shown() {
     let wrong = ["kafka.properties.ssl.key.password=wrong", TELL_ALL[0], TELL_ALL[1]];
     let sentence = "kafka.properties: ssl.key.location: OpenSSL cannot read the file or value";
     refused(&stream, &wrong, sentence);
-    // The error is found before anything connects.
+    // The worker finds the error before it connects.
     let log = stream.setup.start_with("a", &wrong).fails(78);
     assert!(log.contains(sentence), "{log}");
 

@@ -1,5 +1,5 @@
-//! Promise: seeded keys are not emitted within their window, through kills and lost disks. A seed is written completely or not at all, and
-//! never for a group that has already started.
+//! Promise: seeded keys are not emitted within their window, through kills and lost disks. A seed is written completely or not at all. A
+//! group that has already started cannot be seeded.
 
 use crate::harness::state::digests;
 use crate::harness::{
@@ -24,7 +24,7 @@ const CUCKOO: &str = "filter = { kind = \"cuckoo\", capacity = \"40k\", false_po
 const CONFIRMED: &str = "filter = { kind = \"aging\", capacity = \"4k\", false_positive_rate = 0.1, confirm = true }";
 const EXACT: &str = "filter = { kind = \"exact\" }";
 
-/// A stream whose first records another tool has processed. The expected output follows from an exact list.
+/// A stream whose first records another tool has processed.
 struct Seeded {
     stream: Stream,
     seeds: Vec<TestRecord>,
@@ -147,8 +147,8 @@ fn seed_is_written_completely_or_not_at_all() {
     }
 }
 
-/// A group that was started too early and found nothing to read leaves checkpoints without the seed. Later, its offsets and its changelog
-/// were deleted, but its state directory was not.
+/// A group that started too early and found nothing to read has checkpoints without the seed. Later, its offsets and its changelog were
+/// deleted, but not its state directory.
 #[test]
 fn checkpoint_from_before_the_seed_does_not_hide_seeded_keys() {
     let seeded = Seeded::new("seed-early", AGING);
@@ -173,7 +173,6 @@ fn checkpoint_from_before_the_seed_does_not_hide_seeded_keys() {
     seeded.stream.check(seeded.stream.setup.start("a"));
 }
 
-/// Topics that are seeded with a table or with lines of JSON.
 struct Rows {
     setup: Setup,
     inputs: Vec<String>,
@@ -198,7 +197,7 @@ impl Rows {
         unseen([&["seed", "-c", &config, &file, "--topic", &self.inputs[0]], args].concat())
     }
 
-    /// Runs a worker until a topic has emitted `count` records. Returns the keys of the emitted records, sorted.
+    /// Runs a worker until a topic has emitted `count` records. Returns the sorted keys of the emitted records.
     fn come_out(&self, topic: usize, count: usize) -> Vec<String> {
         let mut worker = self.setup.start("a");
         let partitions = 4;

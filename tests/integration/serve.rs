@@ -14,7 +14,6 @@ fn ids(stream: &Stream) -> Vec<(String, String)> {
     ids.iter().map(|id| id.split_once('/').expect("a user and an item")).map(|(user, item)| (user.to_owned(), item.to_owned())).collect()
 }
 
-/// Queries a server for all ids. Returns the ids that the server reports as seen.
 fn answers(stream: &Stream, address: &str) -> HashSet<Vec<u8>> {
     let ids = ids(stream);
     let command = |(user, item): &(String, String)| vec!["BF.EXISTS".to_owned(), format!("news:{{{user}}}"), item.clone()];
@@ -26,7 +25,7 @@ fn answers(stream: &Stream, address: &str) -> HashSet<Vec<u8>> {
     seen.map(|((user, item), _)| format!("{user}/{item}").into_bytes()).collect()
 }
 
-/// Compares a server's answers with the first `count` records.
+/// Panics unless a server's answers match the first `count` records.
 fn check(stream: &Stream, count: usize, address: &str, status: &str, what: &str) {
     wait_until_fresh(status, LIMIT);
     let (said, known) = (answers(stream, address), stream.oracle.seen(&stream.records[..count], PARTITIONS));
@@ -46,7 +45,7 @@ fn answers_match_the_committed_stream() {
     let stream = Stream::new(broker(), "serve", RECORDS).with(short_timeouts);
     let cuckoo = "serve.filters.news={ kind = \"cuckoo\", capacity = \"400k\", false_positive_rate = 1e-9 }";
     let (mut first, address, status) = stream.setup.serve("s", &[]);
-    // There is no changelog yet, so all answers are unknown.
+    // There is no changelog yet, so the server cannot answer.
     let asked = Asker::connect(&address).ask(&["BF.EXISTS", "news:{1}", "n-1"]);
     assert!(is_loading(&asked), "{asked:?}");
     assert_eq!(http(&status, "GET /readyz", "").0, 503);
@@ -77,7 +76,7 @@ fn answers_match_the_committed_stream() {
     worker.drain();
 }
 
-/// The brokers become unavailable and return. During the outage, a server does not exceed its limit on the age of answers.
+/// The brokers become unavailable and return. During the outage, the server with a limit on the age of its answers must respect it.
 #[test]
 fn server_reports_unavailable_brokers_and_resumes() {
     let mut own = OwnBroker::start();
@@ -184,7 +183,7 @@ fn misbehaving_clients_do_not_delay_others() {
     }
     let name = format!("news:{{{}}}", "x".repeat(2000));
     assert!(matches!(known.ask(&["BF.EXISTS", &name, "x"]), Reply::Error(text) if text.contains("at most 1024 bytes")));
-    // Garbage closes only its own connection.
+    // Garbage ends only the connection of its sender.
     let mut garbage = Asker::connect(&address);
     garbage.send(b"*1\r\n:7\r\n");
     assert!(matches!(garbage.reply(), Reply::Error(text) if text.starts_with("ERR Protocol error")));
@@ -225,7 +224,6 @@ fn misbehaving_clients_do_not_delay_others() {
     assert!(!log.contains("secret"), "the password is in the log");
 }
 
-/// Waits until the space answers queries, with the password.
 fn wait_until_fresh_with(address: &str) {
     wait_until("the space answers queries", LIMIT, || {
         let mut asker = Asker::connect(address);

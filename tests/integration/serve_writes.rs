@@ -67,7 +67,7 @@ fn keys_written_by_clients_are_emitted_once() {
     }
 
     let items: Vec<_> = (0..ITEMS).map(|number| format!("o-{number}")).collect();
-    // For each server, the number of times that it reported an item as the first of its key.
+    // For each server: how many times the server confirmed a client as the first writer of an item.
     let firsts = Mutex::new([HashMap::<&str, usize>::new(), HashMap::new()]);
     std::thread::scope(|scope| {
         for client in 0..6 {
@@ -113,7 +113,7 @@ fn keys_written_by_clients_are_emitted_once() {
 
     let mut worker = setup.start("b");
     wait_for_output(broker(), &outputs[0], ITEMS, PARTITIONS, LIMIT, &mut worker);
-    // A key of two parts. unseen chooses the partition of its record.
+    // A key with two parts. The server chooses the partition of its record.
     let mut second = Asker::connect(&servers[1].1);
     assert_eq!(number(&mut second, &["BF.ADD", "sessions:{u1}", "login"]), 1);
     assert_eq!(number(&mut first, &["BF.EXISTS", "orders", "never"]), 0);
@@ -188,7 +188,7 @@ fn a_write_without_brokers_is_an_error() {
     let text = error(&mut asker, &["BF.ADD", "orders", "o-1"]);
     assert!(text.ends_with("the record may be in the topic anyway"), "{text}");
     own.resume();
-    // The broker may have received the first write despite the error. In either case, the key is emitted once.
+    // The broker may have received the first write despite the error. In both cases, the key is emitted once.
     number(&mut asker, &["BF.ADD", "orders", "o-1"]);
     wait_for_output(own.address(), &outputs[0], 2, PARTITIONS, LIMIT, &mut worker);
     worker.drain();

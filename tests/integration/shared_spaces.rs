@@ -74,7 +74,7 @@ fn topic_waits_for_the_warm_up_of_another_topic() {
     assert_eq!(total, KEYS + 20, "keys that one topic had emitted were emitted again by the other");
 }
 
-/// The last offsets of a warm-up may belong to transaction markers and aborted records. No record then shows that the warm-up is complete.
+/// A warm-up can end with transaction markers and aborted records. No record then shows that the warm-up is complete.
 #[test]
 fn a_warm_up_can_end_without_a_record() {
     let two = Two::new("shared-gap");
@@ -103,8 +103,8 @@ fn a_warm_up_can_end_without_a_record() {
     assert_eq!(total, KEYS);
 }
 
-/// Commits are logged in the order of their verdicts, with a stream time that covers only committed records. Therefore, the restored state
-/// equals the lost state, even if one topic retracts keys of the other and commits fail.
+/// The worker logs commits in the order of their verdicts. The logged stream time covers only committed records. The restored state
+/// therefore equals the lost state, even if one topic retracts keys of the other and commits fail.
 #[test]
 fn aborted_transactions_keep_the_order_of_both_topics() {
     let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\nmax_transaction_records = 500");

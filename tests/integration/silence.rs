@@ -19,8 +19,8 @@ fn wait_until_not_ready(address: &str, why: &str) {
     });
 }
 
-/// First the member's session ends, and its partitions are lost although there is no other member. Later the worker reports that no broker
-/// answers.
+/// First, the member's session expires. The member loses its partitions, although there is no other member. Later, the worker reports that
+/// no broker answers.
 #[test]
 fn an_unresponsive_broker_is_reported() {
     let mut broker = OwnBroker::start();
@@ -33,7 +33,7 @@ fn an_unresponsive_broker_is_reported() {
     assert_eq!(ask(&address, "/readyz").0, 200);
     let contact = "unseen_broker_last_contact_timestamp_seconds";
     let before = metric(&address, contact);
-    // Nothing is read, but the brokers still answer.
+    // The worker reads nothing, but the brokers still answer.
     wait_until("an idle worker has contact with its brokers", LIMIT, || (metric(&address, contact) > before + 5.0).then_some(()));
     assert_eq!(ask(&address, "/readyz").0, 200);
     broker.pause();

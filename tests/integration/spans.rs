@@ -26,7 +26,7 @@ fn collector() -> (String, Arc<Mutex<Vec<u8>>>) {
                     if length == 0 {
                         return;
                     }
-                    // Counts the bytes of the request, because the lossily decoded text may be longer.
+                    // Counts bytes, because the lossily decoded text may be longer.
                     if let (Some(_), Some(wanted)) = (body, wanted)
                         && request.windows(4).position(|end| end == b"\r\n\r\n").is_some_and(|head| request.len() >= head + 4 + wanted)
                     {

@@ -1,5 +1,5 @@
-//! Promise: if the state directory is lost or damaged, the log reports that, nothing is lost, and no key that the input still has is
-//! emitted twice. Corrupt state is kept for inspection.
+//! Promise: if the state directory is lost or damaged, the log reports that, and no record is lost. Keys that are still in the input are
+//! not emitted twice. Corrupt state is kept for inspection.
 
 use crate::harness::state::{contents, damage_page, entries, files, flip, open, tables, truncate};
 use crate::harness::{News, broker, topic, wait_until};
@@ -26,8 +26,8 @@ fn half_read_of(stream: Stream) -> Stream {
     stream
 }
 
-/// Damages the state between two processes of a worker. The output must be the same as without damage, and the log of the second process
-/// must contain this text.
+/// Damages the state between two processes of a worker. Panics unless the output is the same as without damage, and the log of the second
+/// process contains this text.
 fn survives(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) -> Stream {
     fault(&stream.setup.state_dir("a"));
     let log = stream.check(stream.setup.start("a"));
@@ -35,13 +35,12 @@ fn survives(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) -> Stream
     stream
 }
 
-/// The same as [`survives`], and the corrupt state is quarantined.
+/// The same as [`survives`]. Also panics unless the corrupt state is in quarantine.
 fn is_quarantined(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) {
     let stream = survives(stream, fault, sentence);
     let aside = entries(&stream.setup.state_dir("a")).into_iter().filter(|path| path.to_string_lossy().contains("checkpoints.corrupt-"));
     let aside: Vec<_> = aside.collect();
     assert!(matches!(&aside[..], [one] if !entries(one).is_empty()), "quarantined: {aside:?}");
-    // The rebuilt state was written and can be loaded.
     let mut worker = stream.setup.start_with("a", &["state.cold_start=fail"]);
     worker.wait_for_log("partitions assigned", LIMIT);
     let log = worker.drain();

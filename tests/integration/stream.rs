@@ -1,4 +1,4 @@
-//! Records and their exact output. Half of the records are duplicates. Most tests start from these records.
+//! Records and their exact output, which are the basis of most tests. Half of the records are duplicates.
 
 use crate::harness::{
     Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, committed_offset, produce, read_committed, topic, wait_for_output,
@@ -8,10 +8,10 @@ use std::slice::SliceIndex;
 use std::time::Duration;
 
 pub const PARTITIONS: usize = 4;
-/// The timeout of all waits, long enough for all disturbances on a slow machine.
+/// The timeout of all waits. It is long enough for any fault on a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
-/// Properties that make a group notice a killed member soon.
+/// With these properties, a group notices a killed member after three seconds.
 pub const SHORT_SESSION: &str = "\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"";
 
 /// Makes the brokers end the session and the transaction of a killed worker after a few seconds. A worker with the same state directory
@@ -55,7 +55,7 @@ impl Stream {
         Self::remembered_by(broker, hint, output, records, window, FILTER)
     }
 
-    /// The same as [`Stream::into`], with other lines for the filter.
+    /// The same as [`Stream::into`], with other configuration lines for the filter.
     pub fn remembered_by(broker: &str, hint: &str, output: String, records: Vec<TestRecord>, window: Duration, filter: &str) -> Self {
         let oracle = Oracle::new(window, 4);
         let expected = oracle.expected(&records, PARTITIONS);
@@ -68,7 +68,7 @@ impl Stream {
         Self { broker: broker.to_owned(), input, output, records, expected, oracle, setup }
     }
 
-    /// The configuration lines of the topic, except for its input and output.
+    /// The configuration lines of the topic, without its input and output.
     pub fn lines(window: Duration, filter: &str) -> String {
         let key = "key = [{ field = \"/user_id\" }, { field = \"/news_id\" }]";
         format!("space = \"news\"\n{key}\nwindow = \"{}s\"\n{filter}", window.as_secs())
@@ -125,7 +125,7 @@ impl Stream {
         let total = self.expected.iter().map(Vec::len).sum();
         wait_for_output(&self.broker, &self.output, total, PARTITIONS, LIMIT, &mut worker);
         let log = worker.drain();
-        // Once the worker has stopped, nothing can be added, so all duplicates would be visible.
+        // The stopped worker writes nothing more, so no duplicate can appear after this comparison.
         assert_same(&self.expected, &self.output());
         log
     }

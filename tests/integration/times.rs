@@ -1,4 +1,4 @@
-//! Promise: a record is emitted with its original time, or without one.
+//! Promise: a record is emitted with its original time. A record without a time is emitted without a time.
 
 use crate::harness::{
     Setup, TestRecord, Worker, assert_same, broker, committed_offset, produce, produce_raw, read_committed, topic, topic_with,
@@ -32,8 +32,7 @@ fn record_times_are_kept() {
     }
 }
 
-/// The window follows the event times in a field, and a state that is rebuilt from the changelog continues at these times. Records are
-/// emitted with Kafka's timestamps.
+/// The window follows the event times in a field, even after a rebuild from the changelog. Records are emitted with Kafka's timestamps.
 #[test]
 fn event_times_move_the_window_and_record_times_are_kept() {
     for repartition in ["", "repartition = true\n"] {
@@ -99,7 +98,7 @@ fn keys_without_a_time_survive_a_lost_disk() {
     assert_same(&[[untimed, timed].concat()], &read_committed(broker(), &output, 1));
 }
 
-/// librdkafka cannot write the time 0, so such a record is emitted with a time of one millisecond. Apart from that, it is processed like
+/// librdkafka cannot write timestamp 0, so such a record is emitted with a time of one millisecond. Apart from that, it is processed like
 /// any other record.
 #[test]
 fn records_at_the_epoch_are_emitted_with_a_time_of_one_millisecond() {
@@ -115,7 +114,7 @@ fn records_at_the_epoch_are_emitted_with_a_time_of_one_millisecond() {
         let out = wait_for_output(broker(), &output, sent.len(), 1, LIMIT, &mut worker);
         let expected: Vec<_> = sent.iter().map(|sent| TestRecord { timestamp: sent.timestamp.max(1), ..sent.clone() }).collect();
         assert_same(&[expected], &out);
-        // These keys are still seen after everything but the changelog is lost.
+        // The keys are still seen after the state directory is lost.
         worker.kill9();
         std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
         assert_eq!(produce_raw(broker(), &input, &sent), 0);
@@ -129,7 +128,7 @@ fn records_at_the_epoch_are_emitted_with_a_time_of_one_millisecond() {
     }
 }
 
-/// Most records are beyond `max_future`, so the window does not move, and ids that should be emitted again are dropped.
+/// Most records are beyond `max_future`, so the window does not move. The worker then drops IDs that it should emit again.
 #[test]
 fn times_in_microseconds_are_reported_until_they_stop() {
     let any_time = [("message.timestamp.after.max.ms", "9223372036854775807")];

@@ -1,4 +1,4 @@
-//! Promise: transactions of an input's producers do not leave a lag, and an open transaction is reported.
+//! Promise: transactions of an input's producers do not leave a lag. The worker reports an open transaction.
 
 use crate::harness::{
     Group, Setup, TestRecord, Worker, broker, client, committed_offset, delete_records_before, produce, topic, wait_until,
@@ -16,7 +16,7 @@ fn producer(broker: &str, topic: &str) -> BaseProducer {
     producer
 }
 
-/// Writes records with these keys to a partition in a transaction, which stays open.
+/// Writes records with these keys to a partition in a transaction. Does not end the transaction.
 fn begin(producer: &BaseProducer, topic: &str, partition: i32, keys: std::ops::Range<i32>) {
     producer.begin_transaction().expect("a transaction");
     for key in keys {
@@ -47,7 +47,7 @@ fn markers_and_aborted_records_leave_no_lag() {
             setup = setup.topic(&topic(broker(), "marker-in", 2), &output, LINES);
         }
         let (group, producer) = (Group::new(broker(), setup.group(), &input, 2), producer(broker(), &input));
-        // Partition 1 has nothing but an aborted record and a marker and is read from its start.
+        // Partition 1 has only an aborted record and its marker. The worker reads it from its start.
         begin(&producer, &input, 1, 0..1);
         producer.abort_transaction(LIMIT).expect("it is aborted");
         begin(&producer, &input, 0, 0..10);
@@ -57,7 +57,7 @@ fn markers_and_aborted_records_leave_no_lag() {
         begin(&producer, &input, 0, 10..13);
         producer.abort_transaction(LIMIT).expect("it is aborted");
         wait_until_nothing_lags(&group, &mut worker);
-        // Writes a duplicate and a key that only an aborted record had.
+        // A duplicate, and a key that only an aborted record had.
         begin(&producer, &input, 0, 9..11);
         producer.commit_transaction(LIMIT).expect("it is committed");
         wait_until_nothing_lags(&group, &mut worker);

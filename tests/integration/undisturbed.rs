@@ -1,4 +1,4 @@
-//! Promise: without disturbances, the output is exactly what the window allows, unchanged and in order.
+//! Promise: without faults, the output is exactly what the window allows, unchanged and in order.
 
 use crate::harness::{broker, produce};
 use crate::stream::Stream;

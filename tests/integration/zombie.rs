@@ -6,7 +6,7 @@ use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
 const RECORDS: usize = 100_000;
 
 /// The process is stopped for longer than its transaction timeout, but not for longer than its session timeout. It keeps its partitions,
-/// and the broker aborts its transaction. Even if this happens repeatedly, the worker does not conclude that another process has its name.
+/// and the broker aborts its transaction. Even if this happens repeatedly, the worker must not conclude that another process has its name.
 #[test]
 fn worker_frozen_past_its_transaction_timeout_does_not_change_the_output() {
     let stream = Stream::new(broker(), "stopped", RECORDS)
@@ -30,7 +30,7 @@ fn worker_frozen_past_its_transaction_timeout_does_not_change_the_output() {
     stream.check(worker);
 }
 
-/// The process is stopped for longer than its session timeout, so another process has its partitions when it continues.
+/// The process is stopped for longer than its session timeout. When it continues, another process has its partitions.
 #[test]
 fn a_worker_frozen_past_its_session_cannot_write() {
     let stream =
@@ -51,7 +51,7 @@ fn a_worker_frozen_past_its_session_cannot_write() {
     stream.check(heir);
 }
 
-/// Two processes with one transactional id fence each other. One exits with an error message, and the other continues.
+/// Two processes with the same transactional ID fence each other. One exits with an error message, and the other continues.
 #[test]
 fn one_of_two_processes_with_a_copied_state_directory_stops() {
     let stream = Stream::remembered(broker(), "copied", RECORDS);
@@ -75,8 +75,8 @@ fn one_of_two_processes_with_a_copied_state_directory_stops() {
     stream.check(other);
 }
 
-/// The keys of a warm-up are logged without any output. A process that was frozen in a warm-up and wakes up after another process owns the
-/// partitions must not write to the changelog after the new owner.
+/// The keys of a warm-up are logged without any output. If a process is frozen in a warm-up and wakes up after it has lost its partitions,
+/// it must not write to the changelog after the new owner.
 #[test]
 fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
     for delivery in ["exactly_once", "at_least_once"] {
@@ -102,7 +102,7 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
         zombie.sigterm();
         zombie.wait(LIMIT);
         heir.drain();
-        // A worker with nothing but the changelog remembers all emitted keys.
+        // A worker with only the changelog remembers all emitted keys.
         let logged = stream.setup.start_with("logged", &["state.cold_start=fail"]);
         stream.produce(records - 1_000..);
         let log = stream.check(logged);

@@ -8,19 +8,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Maximum time to wait until the worker passes an armed fault point. The point stays armed after that time.
+/// The maximum wait for a worker to pass an armed fault point. The point stays armed after this time.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Maximum time that two processes with one name compete.
+/// The maximum time that two processes with the same name compete.
 const FIGHT: Duration = Duration::from_secs(8);
 /// The final number of partitions of an input.
 const MORE_PARTITIONS: u32 = 6;
-/// Number of offsets between the end of a log that seems to be truncated and the group's offset.
+/// The distance between the end of a truncated log and the group's offset.
 const GONE: i64 = 1_000;
 /// The number of records that a worker should commit during a fault.
 const SOME: usize = 1_000;
 
 impl Stage<'_> {
-    /// Carries out a step. At least one member runs when the function returns.
+    /// At least one member runs when the function returns.
     pub fn act(&mut self, step: &Step) {
         let running = self.running();
         let at = running[step.who % running.len()];
@@ -120,7 +120,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Kills a member, restarts it with armed fault points, and makes it pass them.
+    /// Kills a member and restarts it with armed fault points. Then causes the event that the points are in: a shutdown, a lost session, or
+    /// a revocation.
     fn arm(&mut self, at: usize, points: &str, standstill: Duration) {
         self.kill(at);
         let state = self.stream.setup.state_dir(self.members[at].name);
@@ -161,7 +162,6 @@ impl Stage<'_> {
     fn stop(&mut self, at: usize, time: Duration) {
         let Some(mut worker) = self.members[at].worker.take() else { return };
         if !worker.runs() {
-            // Puts the worker back for other steps.
             self.members[at].worker = Some(worker);
             return;
         }
@@ -178,7 +178,7 @@ impl Stage<'_> {
         });
     }
 
-    /// Runs two processes with the same name and the same initial state.
+    /// Runs two processes with the same name. Both start with the same state.
     fn twin(&mut self, at: usize, killed: bool) {
         self.kill(at);
         let name = self.members[at].name;
@@ -211,7 +211,8 @@ impl Stage<'_> {
         self.story.tell("the broker is back");
     }
 
-    /// Sets the group's offset past the end of a log, while nothing is written.
+    /// Sets the group's offset past the end of the log. First waits until the group has committed all allowed records, so that the log does
+    /// not grow.
     fn shorten(&mut self, at: usize, partition: i32) {
         self.rest();
         let (broker, group) = (self.stream.broker.clone(), self.stream.setup.group().to_owned());
@@ -227,8 +228,7 @@ impl Stage<'_> {
             assert!(log.contains("the log was truncated"), "{name} did not log that the log was truncated");
             move_offset(&broker, &group, &self.stream.input, partition, offset);
         }
-        // Starts one member alone, to make it the owner of the partition. The other members start after the first has committed the log's
-        // end, where it continues.
+        // This member runs alone until it has committed the end of the log, where it continues. As the only member, it owns the partition.
         running.retain(|&other| other != at);
         self.start(at, "");
         self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));
@@ -238,7 +238,7 @@ impl Stage<'_> {
     }
 
     fn fill_disk(&mut self, at: usize, kib: u64, killed: bool) {
-        // Limits the file size only after the start, because a worker that cannot write its first files exits with an error.
+        // The limit begins after the start, because a worker that cannot write its first files exits with an error.
         self.wait_for_log(at, "started version=");
         let life = self.members[at].lives;
         // A fault point may have ended the worker already.
@@ -257,7 +257,7 @@ impl Stage<'_> {
     }
 }
 
-/// Damages the state of a stopped worker. Returns a description of the damage.
+/// The worker must be stopped. Returns a description of the damage.
 fn do_harm(state: &Path, harm: Harm) -> String {
     match harm {
         Harm::Deleted => {
@@ -294,7 +294,7 @@ fn on_file(state: &Path, number: usize, done: &str, harm: impl FnOnce(&Path)) ->
     format!("{} was {done}", file.display())
 }
 
-/// The files of the state that can be damaged, sorted by name.
+/// The files that can be damaged, sorted by name. Excludes very small files and RocksDB's own logs.
 fn files(state: &Path) -> Vec<PathBuf> {
     let checkpoints = state.join("checkpoints");
     let mut files = if checkpoints.is_dir() { entries(&checkpoints) } else { Vec::new() };
@@ -305,7 +305,7 @@ fn files(state: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// True if the checkpoints can be opened. A killed worker may have left none.
+/// A killed worker may have left no valid checkpoints.
 fn open_if_whole(state: &Path) -> bool {
     rocksdb::DB::open_default(state.join("checkpoints")).is_ok()
 }

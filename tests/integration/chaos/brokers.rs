@@ -1,5 +1,5 @@
-//! Faults of a cluster of three brokers. At most one replica of a partition is out of sync at a time, because a broker fault begins only
-//! when the cluster has recovered from the previous one.
+//! Faults of a cluster of three brokers. A broker fault begins only after the cluster has recovered from the previous one, so at most one
+//! replica of a partition is out of sync.
 
 use super::plan::Ailment;
 use super::stage::Stage;
@@ -7,7 +7,7 @@ use crate::harness::{delete_topics, elect_first_replicas, move_leaders};
 use std::time::{Duration, Instant};
 
 impl Stage<'_> {
-    /// Begins a fault of one broker. The fault ends after `time`, while the plan continues.
+    /// The fault lasts for `time`, while the plan continues.
     pub fn begin_ailment(&mut self, ailment: Ailment, number: usize, time: Duration) {
         self.wait_until_whole();
         let Some(broker) = &mut self.broker else { return };
@@ -33,7 +33,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends the fault of a broker and waits until all replicas are in sync.
     pub fn wait_until_whole(&mut self) {
         self.end_ailment();
         if self.conditions.brokers > 1 {
@@ -60,8 +59,8 @@ impl Stage<'_> {
         self.story.tell("all leaders have moved");
     }
 
-    /// Deletes the topics of a plan that succeeded, to keep the cluster small for the next plan. Panics if a topic has too few replicas,
-    /// including the topics that the worker has created itself.
+    /// Deletes the topics of a plan that succeeded, to keep the cluster small for the next plan. Panics if any topic has too few replicas,
+    /// including topics that the worker created.
     pub fn delete_topics(&mut self) {
         let replicas = self.conditions.brokers;
         if replicas > 1 {

@@ -1,9 +1,9 @@
 //! Promise: any faults in any order result in the same output.
 //!
-//! A seed determines a plan: a configuration (`options`) and faults over a stream that is being produced (`plan`). The plan runs on real
-//! processes and a real broker (`stage`, `act`). The records that a `read_committed` consumer sees are compared with the promises of
-//! docs/contributing/promises.md for these options and faults (`table`, `truth`). The answers of a server that runs alongside are compared,
-//! too (`server`). `scripts/chaos` runs any number of plans.
+//! A seed determines a plan, which consists of a configuration (`options`) and of faults while a stream is produced (`plan`). The plan runs
+//! on real processes and a real broker (`stage`, `act`). A `read_committed` consumer reads the output. The test compares it with the
+//! promises of docs/contributing/promises.md for these options and faults (`table`, `truth`). It also checks the answers of a server that
+//! runs alongside the workers (`server`). `scripts/chaos` runs any number of plans.
 
 mod act;
 mod brokers;
@@ -26,13 +26,13 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 use story::{Counts, Story};
 
-/// The length of a window by count that is shorter than the stream, in keys per partition.
+/// The length of a rotating window by count, in keys per partition. It is shorter than the stream.
 const ROTATING_KEYS: i64 = 1_500;
-/// The size of the plans of `scripts/chaos`.
+/// The size of a plan in `scripts/chaos`.
 const LARGE: Bounds = Bounds { records: 50_000, faults: 9, brokers: 1 };
-/// The size of the plans of `scripts/chaos --brokers 3`.
+/// The size of a plan in `scripts/chaos --brokers 3`.
 const CLUSTER: Bounds = Bounds { records: 30_000, faults: 6, brokers: 3 };
-/// The size of plans that are short enough for every test run.
+/// Short enough for every test run.
 const SMALL: Bounds = Bounds { records: 20_000, faults: 5, brokers: 0 };
 const SMALL_CLUSTER: Bounds = Bounds { records: 10_000, faults: 2, brokers: 3 };
 
@@ -40,13 +40,12 @@ const SMALL_CLUSTER: Bounds = Bounds { records: 10_000, faults: 2, brokers: 3 };
 struct Sum {
     exact: usize,
     failed: Vec<u64>,
-    /// Seeds of plans whose only broker lost the end of a transaction.
+    /// The seeds of plans that prove nothing, because their only broker lost the end of a transaction.
     void: Vec<u64>,
     counts: Counts,
 }
 
 impl Sum {
-    /// Carries out a plan and prints its result in one line.
     fn add(&mut self, plan: &Plan, address: &str, mut own: Option<&mut OwnBroker>) {
         let seed = plan.conditions.seed;
         let dir = dir().join(format!("seed-{seed}"));
@@ -69,7 +68,7 @@ impl Sum {
         self.counts.add(story.counts());
         let lost = own.filter(|_| outcome.is_err()).map(|own| own.transactions_without_end(&format!("chaos-{seed}-")));
         lost.iter().flatten().for_each(|lost| story.tell(lost));
-        // A transaction can lose its end only if the plan killed its only broker. With replicas, this must not happen.
+        // A transaction may lose its end only if the plan killed its only broker. With replicas, this must not happen.
         let was_killed = plan.steps.iter().any(|step| matches!(step.fault, Fault::Broker { .. }));
         if let Some(lost) = lost.as_ref().and_then(|lost| lost.first()).filter(|_| was_killed) {
             self.void.push(seed);
@@ -97,7 +96,7 @@ impl Sum {
     }
 }
 
-/// The directory for the stories, plans, and other files that are kept for examination.
+/// The directory for the plans and their logs, and for the files of failed plans.
 fn dir() -> PathBuf {
     env::var_os("UNSEEN_CHAOS_DIR").map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("chaos"), PathBuf::from)
 }
@@ -127,7 +126,6 @@ fn plan_round_trips_through_its_text_format() {
     }
 }
 
-/// The plans of `scripts/chaos`. The number of plans determines the duration.
 #[test]
 #[ignore = "as long as scripts/chaos asks for"]
 fn at_length() {
@@ -159,7 +157,7 @@ fn meetings(plans: &[Plan]) -> BTreeSet<(&str, &str)> {
     plans.iter().flat_map(of_plan).collect()
 }
 
-/// Every choice has a row in docs/contributing/promises.md, every row belongs to a choice, and a series of plans covers nearly all pairs of
+/// Every choice has a row in docs/contributing/promises.md, every row has a choice, and a series of plans covers nearly all pairs of
 /// choices.
 #[test]
 fn page_and_plans_have_the_same_rows() {
@@ -176,7 +174,7 @@ fn page_and_plans_have_the_same_rows() {
     let two: Vec<_> = (SERIES..3 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
     let missing: Vec<_> = meetings(&more).difference(&meetings(&two)).copied().collect();
     assert!(missing.len() <= meetings(&more).len() / 10, "two series lack {} pairs of an option and a fault: {missing:?}", missing.len());
-    // The output of each plan can be judged, either in order or by keys.
+    // The output of each plan must be predictable, either in order or by key.
     for plan in more.iter().chain(&cluster) {
         let options = &plan.conditions.options;
         assert!(table::promise(plan.rows()).exact && options.is_ordered() || options.is_judged_by_keys(), "{plan}");

@@ -1,6 +1,6 @@
-//! The space of configurations and the combinations that are not allowed.
+//! The configurations that a plan can have, and the combinations that are not allowed.
 //!
-//! Each choice is named after its row in docs/contributing/promises.md, which documents the promises.
+//! Each choice has the name of its row in docs/contributing/promises.md, which documents the promises.
 
 use crate::harness::{SplitMix, pick};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,6 @@ pub const SERIES: u64 = 64;
 /// The header value of a record that retracts its key.
 pub const RETRACTS: &str = "yes";
 
-/// A filter choice: a kind, with or without `confirm`.
 #[derive(Debug)]
 pub struct Filter {
     pub choice: &'static str,
@@ -41,7 +40,7 @@ impl Filter {
     }
 }
 
-/// All filters in this order: filters that keep the window, confirmed filters, and the others.
+/// The filters that keep the window, then the confirmed filters, then the others.
 pub static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     let (keep_window, others): (Vec<Kind>, Vec<Kind>) = Kind::ALL.iter().partition(|kind| kind.properties().keeps_window);
     let confirmed = keep_window.clone().into_iter().filter(|kind| !kind.is_on_disk()).map(|kind| Filter::new(kind, true));
@@ -101,18 +100,18 @@ const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by val
 pub const EVENT_TIMES: &str = "event times from a field, optional";
 /// The value is base64 of gzip, and the ids are in a text field that contains JSON.
 pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
-/// Some records pass through, because of a header or a field.
+/// Some records pass through without deduplication, because of a header or a field.
 pub const WHEN: &str = "when, with records that pass through";
 /// A record is emitted if its content differs from the last emitted record with the same key.
 pub const ON_CHANGE: &str = "emit = \"on_change\"";
-/// Records with a header belong to another entry, which has its own key space, key, filter kind, and window.
+/// Records with the header `rule` go to another entry, which has its own key space, key, filter kind, and window.
 pub const RULES: &str = "two entries of one input";
 pub const RULE_SLICES: u32 = 2;
-/// The predicates that select the records to deduplicate ([`WHEN`]).
+/// The predicates of [`WHEN`]. They select the records to deduplicate.
 const SELECTED: &str = "{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }";
 pub const RULE_SPACE: &str = "marked";
-/// The number of dimensions at the end of the list that derive their choices from the other dimensions. If such a dimension is added, plans
-/// that were reported by their seeds keep all other choices.
+/// The number of dimensions at the end of the list whose choices are derived from the other choices instead of drawn. A new derived
+/// dimension does not change the other choices of existing seeds.
 const DERIVED: usize = 6;
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -136,7 +135,6 @@ impl Options {
         }
     }
 
-    /// The options of a seed. [`SERIES`] consecutive seeds cover nearly all allowed pairs of choices.
     pub fn of_seed(seed: u64) -> Self {
         static SERIES_DRAWN: Mutex<BTreeMap<u64, Vec<Options>>> = Mutex::new(BTreeMap::new());
         let mut drawn = SERIES_DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +145,7 @@ impl Options {
     fn series(seed: u64) -> Vec<Self> {
         let mut random = SplitMix(seed);
         let mut had = BTreeSet::new();
-        // Discards the first draw. Otherwise, plans that were reported by their seeds would change.
+        // The first draw is discarded. Otherwise, existing seeds would result in other plans.
         Self::any(&mut random);
         let mut next = || {
             let candidates: Vec<_> = (0..20).map(|_| Self::any(&mut random)).collect();
@@ -166,7 +164,6 @@ impl Options {
         (0..all.len()).flat_map(move |at| (0..at).map(|before| [all[before], all[at]]).collect::<Vec<_>>())
     }
 
-    /// The choices, each as the index of its dimension and its index within the dimension.
     fn numbers(&self) -> Vec<(usize, usize)> {
         let number = |(at, choice): (usize, &String)| (at, DIMENSIONS[at].iter().position(|other| other == choice).unwrap_or_default());
         self.0.iter().enumerate().map(number).collect()
@@ -207,22 +204,23 @@ impl Options {
         &FILTERS[self.filter_number()]
     }
 
-    /// True if changes can be emitted, and their order is known. There must be no seed, because seeds have keys without contents.
+    /// True if the plan can use [`ON_CHANGE`] and the order of the changes is known. A seed excludes this option, because seeded keys have
+    /// no content.
     fn may_emit_changes(&self) -> bool {
         self.filter().kind.is_on_disk() && self.has("no seed") && self.is_ordered()
     }
 
-    /// True if the outcome of each record follows from the input alone, in order.
+    /// True if the verdict on each record is determined by the records before it in the partition.
     pub fn is_ordered(&self) -> bool {
         self.has("delivery = \"exactly_once\"") && self.is_in_order()
     }
 
-    /// True if the records of a partition are judged and written in their order.
+    /// True if the worker processes the records of a partition in the order of the input.
     pub fn is_in_order(&self) -> bool {
         self.has("a space of one topic") && self.has("repartition = false")
     }
 
-    /// True if each key is unseen exactly once, in any order of the records.
+    /// True if exactly one record of each key is unseen, regardless of the order.
     pub fn is_judged_by_keys(&self) -> bool {
         !self.rotates()
             && !self.has(ON_CHANGE)
@@ -249,27 +247,28 @@ impl Options {
             has_event_times: self.has(EVENT_TIMES),
             is_selective: self.has(WHEN),
             emits_changes: self.has(ON_CHANGE),
-            // The other fields of a value are the same for all records of a key, so both variants mean the same.
+            // The fields other than `/state` are the same for all records of a key, so both variants have the same effect.
             content: if self.slices() == 1 { "field = \"/state\"" } else { "except = [\"/title\", \"/ts\", \"/kind\", \"/padding\"]" },
             has_rule: true,
         }
     }
 
-    /// The configuration lines of the first of two entries with the same input, or `None` if the input has one entry. Lacks the lines of
-    /// [`Options::lines`] and the topic names. The window of this entry is twice as long, and the name of its space ends with `suffix`.
+    /// The configuration lines of the first of two entries with the same input. `None` if the input has one entry. The lines of
+    /// [`Options::lines`] and the topic names are not included. The window is twice as long as the other entry's. `suffix` is appended to
+    /// the name of the space.
     pub fn rule(&self, memory: &Memory, suffix: &str) -> Option<String> {
         let lines = || format!("{}space = \"{RULE_SPACE}{suffix}\"\n{}", self.key_of(true), memory.rule_lines());
         (self.has(RULES) && memory.has_rule).then(lines)
     }
 
-    /// The option that gives a server a cuckoo filter for the entry in [`Options::rule`], because a server cannot have an exact filter.
+    /// Gives the server a cuckoo filter for the entry in [`Options::rule`], because a server cannot use an exact filter.
     pub fn rule_of_server(&self, memory: &Memory) -> Option<String> {
         let capacity = if self.window_keys().is_some() { "" } else { ", capacity = 4000" };
         let filter = || format!("serve.filters.{RULE_SPACE}={{ kind = \"cuckoo\"{capacity}, false_positive_rate = 1e-9 }}");
         (self.has(RULES) && memory.has_rule).then(filter)
     }
 
-    /// The configuration lines of the key and the encoding. All variants have the same ids.
+    /// The configuration lines of the key and the encoding. All variants extract the same IDs.
     pub fn key(&self) -> String {
         self.key_of(false)
     }
@@ -293,7 +292,7 @@ impl Options {
         format!("key = [{}]\n{encoding}", parts.join(", "))
     }
 
-    /// The configuration lines of each topic, without the names of topics, the key, and the lines of [`Memory::lines`].
+    /// The configuration lines of an entry, without the topic names, the key, and the lines of [`Memory::lines`].
     pub fn lines(&self, dead_letters: &str, duplicates: &str) -> String {
         let has = |choice| self.has(choice);
         let mut lines = String::new();
@@ -353,7 +352,7 @@ impl Options {
     }
 }
 
-/// The filter configuration of a topic, which may change between two runs.
+/// The filter configuration of a topic. It can change when the members restart.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Memory {
@@ -387,16 +386,16 @@ pub enum Change {
     Window,
     /// From event times to Kafka's timestamps or back.
     Time,
-    /// From a `when` condition to none or back.
+    /// From a `when` condition to none, or back.
     When,
-    /// From emitting changed records to emitting first records or back.
+    /// From emitting changed records to emitting first records, or back.
     Emit,
-    /// From two entries of an input to one or back.
+    /// From two entries of an input to one, or back.
     Rules,
 }
 
 impl Memory {
-    /// Changes one setting. All settings except the kind of filter alternate between two variants.
+    /// Most settings alternate between two variants. The filter kind cycles through all suitable kinds.
     pub fn change(&mut self, change: Change, options: &Options) {
         match change {
             Change::Kind => {
@@ -419,8 +418,8 @@ impl Memory {
         }
     }
 
-    /// The false-positive rate of a server with the same filter but without the exact store. `None` if a server cannot have the filter, or
-    /// if the filter does not guarantee the window.
+    /// The false-positive rate of a server that uses the same filter without the exact store. `None` if a server cannot use the filter, or
+    /// if the filter does not keep the window.
     pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
         let filter = &FILTERS[self.filter];
         let is_possible = filter.has_capacity() && (!retracts || filter.can_retract() && !filter.confirm);
@@ -437,7 +436,8 @@ impl Memory {
         }
     }
 
-    /// The configuration lines of the filter. The rates are so low that no false positive is expected, or `confirm` corrects them.
+    /// The configuration lines of the filter. Either the rate is so low that no false positive is expected, or `confirm` corrects the false
+    /// positives.
     pub fn lines(&self) -> String {
         let Self { window, slices, .. } = self;
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };
@@ -460,8 +460,8 @@ impl Memory {
         if self.has_event_times { "time = { field = \"/ts\", optional = true }\n" } else { "" }
     }
 
-    /// Returns the configuration lines of the entry for records with the header `rule`. Changes affect only the `time` and the `when` of
-    /// that entry.
+    /// The configuration lines of the entry for records with the header `rule`. A [`Change`] affects only the `time` and the `when` of this
+    /// entry.
     fn rule_lines(&self) -> String {
         let window = 2 * self.first_window;
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };

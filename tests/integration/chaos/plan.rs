@@ -1,6 +1,6 @@
 //! A plan, drawn from a seed: a configuration and faults over a stream.
 //!
-//! As text, a plan has one line for the configuration and one line per fault. To reduce a failing plan, delete lines.
+//! As text, a plan has one line for the configuration and one line for each fault. To reduce a failing plan, delete lines.
 
 use super::options::{Change, EVENT_TIMES, ON_CHANGE, Options};
 use super::truth::ServerFilter;
@@ -21,7 +21,7 @@ pub struct Plan {
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
     pub seed: u64,
-    /// The number of brokers that belong to the plan. 0 uses the shared broker.
+    /// The number of brokers that only this plan uses. 0 means the shared broker, which the plan must not kill.
     pub brokers: usize,
     pub records: usize,
     pub options: Options,
@@ -37,11 +37,11 @@ pub struct Conditions {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// The number of records that have been sent before the fault.
+    /// The fault begins after this number of records is sent.
     pub at: usize,
-    /// True if these records must also be committed before the fault.
+    /// True if the fault also waits until these records are committed.
     pub read: bool,
-    /// An additional delay, to let the fault hit any part of a transaction.
+    /// An additional delay before the fault, so that it can hit any part of a transaction.
     pub delay_ms: u64,
     /// The index of the affected member among the running ones, modulo their number.
     pub who: usize,
@@ -74,9 +74,9 @@ pub enum Fault {
     Broker { worker_too: bool },
     /// One of three brokers has a fault for some time, while the plan continues. With `worker_too`, a worker is killed, too.
     OneBroker { ailment: Ailment, number: usize, ms: u64, worker_too: bool },
-    /// All leaders move to other brokers, and with them the coordinators.
+    /// All leaders and all coordinators move to other brokers.
     MoveLeaders,
-    /// Brokers are restarted one after the other.
+    /// The brokers restart one after the other.
     RollBrokers,
     /// The state is damaged while the worker is stopped.
     State { harm: Harm, killed: bool },
@@ -84,7 +84,7 @@ pub enum Fault {
     FullDisk { kib: u64, killed: bool },
     /// All members stop and start with another configuration.
     Change(Change),
-    /// Partitions are added to the input.
+    /// Partitions are added to the inputs.
     AddPartitions,
     /// All members stop, and the group's offsets are deleted.
     LoseOffsets,
@@ -129,7 +129,7 @@ pub enum Harm {
 pub struct Bounds {
     pub records: usize,
     pub faults: usize,
-    /// The number of brokers that belong to the plan, which can kill them. With 0, the plan uses the shared broker and must not kill it.
+    /// See [`Conditions::brokers`].
     pub brokers: usize,
 }
 
@@ -158,7 +158,7 @@ impl Plan {
         let (mut members, mut broker) = (1, bounds.brokers == 1);
         let part = bounds.records / (bounds.faults + 1);
         let mut had = BTreeSet::new();
-        // A fault that weakens the promises also weakens the checks of all other faults, so half of the plans avoid such faults.
+        // A fault that weakens the promises weakens the checks of all other faults, too. Half of the plans therefore avoid such faults.
         let keeps_little = random.below(2) == 0;
         let step = |number| {
             let mut fault = Fault::draw(&conditions, members, broker, &mut random);
@@ -214,14 +214,14 @@ impl fmt::Display for Plan {
 
 impl Step {
     fn of_server(bounds: Bounds, random: &mut SplitMix) -> Self {
-        // Only a broker that belongs to the plan has a proxy.
+        // Only a plan's own broker has a proxy, which can cut off the server.
         let troubles = [Trouble::Killed, Trouble::Stopped, Trouble::CutOff];
         let trouble = pick(random, &troubles[..if bounds.brokers > 0 { 3 } else { 2 }]);
         let fault = Fault::Server { trouble, ms: pick(random, &[0, 300, 1_500, 4_000]) };
         Self { at: random.below(bounds.records), read: false, delay_ms: 0, who: 0, fault }
     }
 
-    /// Draws distinct faults of a cluster, half the number of worker faults.
+    /// Draws distinct broker faults. Their number is half the number of worker faults.
     fn of_brokers(bounds: Bounds, random: &mut SplitMix) -> Vec<Self> {
         let mut had = BTreeSet::new();
         let mut steps = Vec::new();
@@ -253,8 +253,8 @@ impl Fault {
         let ms = pick(random, &[300, conditions.transaction_ms + 1_500, conditions.session_ms + 1_500]);
         let killed = random.below(2) == 0;
         let has = |choice| conditions.options.has(choice);
-        // True if a plan may contain faults that destroy state or offsets. Without a changelog, such a fault can cause duplicates, so the
-        // output must be checkable by keys alone. Without a changelog, the fault would also stop a worker with `cold_start = "fail"`.
+        // True if the plan may contain faults that destroy state or offsets. Without a changelog, such a fault can cause duplicates, so the
+        // output must be predictable by key. It would also stop a worker with `cold_start = "fail"`.
         let is_spared = has("state.changelog = true") || conditions.options.is_judged_by_keys() && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => conditions.options.filter().keeps_window(),
@@ -305,7 +305,7 @@ impl Fault {
         }
     }
 
-    /// True if an operator changes topics or offsets. No operator does that while a broker is down.
+    /// True if an operator causes this fault by changing topics or offsets. Operators do not do that while a broker is down.
     pub const fn is_of_operator(&self) -> bool {
         matches!(self, Self::AddPartitions | Self::LoseOffsets | Self::ShortLog { .. })
     }
@@ -351,7 +351,7 @@ impl Fault {
 }
 
 impl Plan {
-    /// The matching rows of docs/contributing/promises.md.
+    /// The rows of docs/contributing/promises.md that apply to this plan.
     pub fn rows(&self) -> Vec<&str> {
         let options = &self.conditions.options;
         let faults = self.steps.iter().map(|step| match step.fault {

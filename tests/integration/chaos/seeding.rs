@@ -1,4 +1,4 @@
-//! Seeds: the keys that another tool has seen before the plan begins.
+//! The seed of a plan: keys that another tool has seen before the plan begins.
 
 use super::options::{EVENT_TIMES, RULES};
 use super::stage::Stage;
@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::fs;
 
 impl Stage<'_> {
-    /// Seeds the group with some of the keys that the stream will contain.
     pub fn seed(&mut self) {
         // Only one entry of an input can be seeded.
         let is_of_space = |record: &&TestRecord| truth::is_judged(record) && !truth::is_of_first_entry(record);

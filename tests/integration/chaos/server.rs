@@ -1,7 +1,7 @@
 //! A server alongside the workers, with the same configuration file. The plan kills, stops, and cuts off the server. The test queries the
 //! server for every key.
 //!
-//! The test judges the answers at the end, when it knows what the group has read. An answer must reflect everything that had certainly been
+//! The test judges the answers at the end, when it knows what the group has read. An answer must include every key that was certainly
 //! committed by its `as_of_ms`.
 
 use super::options::ON_CHANGE;
@@ -15,14 +15,13 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The number of keys that do not occur in any record, to count false positives.
+/// The number of queried keys that no record has. They show the false-positive rate.
 const STRANGERS: usize = 3_000;
-/// Maximum time to wait until no transaction is in doubt. After that, the test skips recording what is committed.
+/// The maximum time to wait until no transaction is in doubt. If the wait fails, the test does not record the committed offsets.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two queries.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Pause after a query that the server answers with 503. The pause is short, because the first answer comes right after the server has read
-/// the changelogs.
+/// The pause after a response with status 503. It is short, because the test wants an answer as soon as the server has read the changelogs.
 const SHORTLY: Duration = Duration::from_millis(20);
 
 pub struct Server {
@@ -39,11 +38,11 @@ pub struct Server {
     question: String,
     /// Consumers of committed records and of all records.
     consumers: [BaseConsumer; 2],
-    /// The output reader, for `repartition` with exactly-once delivery. The input is then copied to another topic first, so only the output
-    /// shows which records were processed.
+    /// Reads the output if the plan uses `repartition` with exactly-once delivery. The worker then copies the input to another topic first,
+    /// so only the output shows which records it has processed.
     output: Option<Reader>,
     sights: Vec<Sight>,
-    /// The answers, each with the end offsets of the input after the answer. An end offset is `i64::MAX` if the broker did not respond.
+    /// Each answer with the end offsets of the input after the answer. An end offset is `i64::MAX` if the broker did not respond.
     answers: Vec<(Answer, Vec<i64>)>,
 }
 
@@ -88,8 +87,8 @@ impl Stage<'_> {
             broker.ways().iter().for_each(Way::mend);
         }
         let (stream, options) = (&self.stream, &self.conditions.options);
-        // With at_least_once, a record can be emitted before its key is logged, so the output does not show which keys the server must
-        // know.
+        // With at-least-once delivery, the worker can emit a record before it logs the key. The output then does not show which keys the
+        // server must know.
         let shows = options.has("repartition = true") && options.has("delivery = \"exactly_once\"");
         let output = shows.then(|| Reader::new(&stream.broker, &stream.output, PARTITIONS));
         self.server = Some(Server::new(&stream.broker, output, stream.records.iter().map(truth::id)));
@@ -124,7 +123,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends the fault when it is due and queries the server at intervals. Fails if the server has exited by itself.
+    /// Ends the fault when it is due and queries the server at intervals. Panics if the server has exited by itself.
     pub fn tend_server(&mut self) {
         let Some(server) = &mut self.server else { return };
         if let Some(status) = server.process.as_mut().and_then(Worker::ended) {
@@ -134,7 +133,7 @@ impl Stage<'_> {
         if is_over {
             self.end_trouble();
         }
-        // Queries at once after a fault, because the server can then lack recent keys.
+        // Right after a fault, the server may lack recent keys, so this is a good time for a query.
         if is_over || self.server.as_ref().is_some_and(|server| Instant::now() >= server.due) {
             self.ask_server();
         }
@@ -159,7 +158,7 @@ impl Stage<'_> {
         self.start_server();
     }
 
-    /// Records what is certainly committed. Skips this if a transaction stays in doubt.
+    /// Records the committed offsets and the output. Records nothing if a transaction stays in doubt.
     pub fn note_what_is_committed(&mut self) {
         let Some(server) = &mut self.server else { return };
         let came = server.output.iter_mut().flat_map(|output| {
@@ -168,8 +167,7 @@ impl Stage<'_> {
         });
         let came = came.collect();
         let (Some(offsets), Some(there)) = (self.group_offsets(), self.ends(1, &self.changelog())) else { return };
-        // The marker of a transaction can reach the group's offsets earlier than the changelog. The changelog shows the commit only after
-        // its own marker.
+        // The commit marker of a transaction can reach the offsets topic before it reaches the changelog.
         let stands = |stage: &mut Self| {
             stage.ends(0, &stage.changelog()).is_some_and(|ends| ends.iter().zip(&there).all(|(end, there)| end >= there))
         };
@@ -184,7 +182,7 @@ impl Stage<'_> {
         format!("{}-news-changelog", self.stream.setup.group())
     }
 
-    /// The ends of partitions as seen by one of the server's consumers. `None` if the broker does not respond.
+    /// The end offsets of a topic, from one of [`Server::consumers`]. `None` if the broker does not respond.
     fn ends(&self, consumer: usize, topic: &str) -> Option<Vec<i64>> {
         let consumer = &self.server.as_ref()?.consumers[consumer];
         let end = |partition| consumer.fetch_watermarks(topic, partition, Duration::from_secs(1)).ok().map(|(_, end)| end);
@@ -207,7 +205,7 @@ impl Stage<'_> {
             200 => {
                 let mut answer: Value = serde_json::from_str(&body).expect("JSON");
                 let seen: Vec<bool> = serde_json::from_value(answer["seen"].take()).expect("a list");
-                // If the server becomes ready while it answers, the answer has no `as_of_ms`. The server then knows everything that was
+                // An answer has no `as_of_ms` if the server becomes ready while it answers. The server then knows all keys that were
                 // committed before it started.
                 let as_of_ms = answer["as_of_ms"].as_i64().unwrap_or(server.began_ms);
                 let rate = server.rate;
@@ -221,7 +219,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Queries the server with both protocols once it has caught up with all commits.
+    /// Waits until the server has caught up with all commits and queries it with both protocols.
     pub fn finish_server(&mut self) {
         if self.server.is_none() {
             return;
@@ -261,7 +259,7 @@ impl Stage<'_> {
         self.server.as_ref().map_or("", |server| &server.addresses.1)
     }
 
-    /// Panics unless every answer is correct. The server may or may not know keys of records that were written before the group's start.
+    /// Panics unless every answer is correct. For keys of records from before the group's start, both answers are correct.
     pub fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
         let Some(server) = self.server.take() else { return };
         let before: BTreeSet<_> = self.stream.records[..BEFORE].iter().map(truth::id).collect();

@@ -1,4 +1,4 @@
-//! The promises, parsed from docs/contributing/promises.md, to keep the page and the tests in agreement.
+//! Parses the promises of docs/contributing/promises.md, so that the tests check what the page promises.
 
 use std::collections::BTreeMap;
 use std::ops::BitAnd;
@@ -26,7 +26,7 @@ impl BitAnd for Promise {
     }
 }
 
-/// The rows of the tables that have the promises as columns, by name.
+/// The rows of all tables whose columns are the promises.
 pub fn rows() -> BTreeMap<String, Promise> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/contributing/promises.md");
     let text = std::fs::read_to_string(page).expect("the page");
@@ -61,7 +61,7 @@ pub fn promise<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
         .fold(all, |promise, name| promise & *rows.get(name).unwrap_or_else(|| panic!("docs/contributing/promises.md has no row {name:?}")))
 }
 
-/// The promise for these rows without the delivery option. Applies to the set of emitted records, not to their order or repetition.
+/// The promise for these rows without the delivery option. It covers which records are emitted, but not their order or their number.
 pub fn promise_without_delivery<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
     promise(names.into_iter().filter(|name| !name.starts_with("delivery = ")))
 }

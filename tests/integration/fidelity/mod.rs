@@ -1,7 +1,7 @@
-//! Promise: a client of the simulated cluster observes the same as a client of a real Kafka.
+//! Promise: a client of the simulated cluster observes the same as a client of a real Kafka cluster.
 //!
 //! A seed determines calls through the traits of `unseen::broker` (`plan`). The calls run on the simulated cluster and on a real broker
-//! (`play`), and every observation must be the same: records and their offsets, the ends of logs, committed offsets, and the error of each
+//! (`play`). All observations must be the same: records and their offsets, the ends of logs, committed offsets, and the error of each
 //! failed call.
 
 mod plan;
@@ -29,7 +29,8 @@ struct Names {
 }
 
 impl Names {
-    /// A plain topic, a compacted one that accepts only small batches, and one whose brokers set the timestamps.
+    /// The name and the number of partitions of each topic: a plain topic, a compacted topic that accepts only small batches, and a topic
+    /// whose brokers set the timestamps.
     const TOPICS: [(&'static str, u32); 3] = [("plain", 2), ("strict", 1), ("stamped", 1)];
 
     fn topic(&self, at: usize) -> String {
@@ -62,7 +63,7 @@ trait Side {
     /// The end of the log for a `read_uncommitted` reader.
     fn end(&self, of: &TopicPartition) -> Option<Offset>;
 
-    /// Waits for `ready`, up to [`LIMIT`]. The next observation shows the result.
+    /// Waits for `ready`, up to [`LIMIT`]. Does not fail after that time, because the next observation shows the difference.
     fn wait(&self, ready: &mut dyn FnMut() -> bool) {
         let began = runtime::now();
         while !ready() && runtime::since(began) < LIMIT {

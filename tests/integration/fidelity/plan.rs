@@ -32,7 +32,8 @@ pub enum Op {
     Send(Who, To, Vec<Kind>),
     /// Writes a copy of a record, with changed headers.
     Copy(Who, To, To),
-    /// Adds an offset of the plain topic to the transaction, with metadata of this length, as the present or as a former member.
+    /// Adds an offset of the plain topic to the transaction `count` times, with metadata of this length. With `is_stale`, a former member
+    /// sends the offset.
     SendOffset {
         who: Who,
         partition: i32,
@@ -61,7 +62,7 @@ pub enum Op {
     Look(To, i64),
     Committed,
     Trim(To, i64),
-    /// The member leaves, and another one joins.
+    /// The member leaves, and another member joins.
     Rejoin,
     Recreate(usize),
     AddPartition,
@@ -79,7 +80,6 @@ pub fn draw(seed: u64) -> Vec<Op> {
 }
 
 fn light(random: &mut SplitMix) -> Op {
-    // Most calls use the current producer.
     let who = Who { id: random.below(2), is_fenced: random.below(8) == 0 };
     let to = pick(random, &[To(0, 0), To(0, 0), To(0, 1), To(1, 0), To(2, 0)]);
     let offset = i64::try_from(random.below(30)).unwrap_or(0);

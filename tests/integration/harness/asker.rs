@@ -93,7 +93,6 @@ pub fn http(address: &str, request: &str, body: &str) -> (u16, String) {
     (code, body.to_owned())
 }
 
-/// Waits until all spaces of a server are up to date.
 pub fn wait_until_fresh(address: &str, limit: Duration) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock past 1970").as_millis();
     wait_until("the server is up to date", limit, || {

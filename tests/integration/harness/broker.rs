@@ -34,7 +34,8 @@ pub fn broker() -> &'static str {
 enum Shared {
     /// A broker that keeps running after the tests.
     Elsewhere(String),
-    /// A broker that this process starts. The static value is never dropped, but the script stops because its stdin ends with this process.
+    /// A broker that this process starts. The value is never dropped, but the script stops when its stdin ends, which happens when this
+    /// process exits.
     Script(Script),
 }
 
@@ -76,7 +77,7 @@ impl SecureBroker {
         self.0.clients.as_ref().expect("a broker that was started with --secure").join(name)
     }
 
-    /// The first segment of a partition on the broker's disk.
+    /// The path of the first segment of a partition on the broker's disk.
     pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
         self.file("../broker").join(format!("{topic}-{partition}")).join("00000000000000000000.log")
     }
@@ -97,14 +98,12 @@ fn succeeds(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// Brokers of a single test, which may kill them. A killed broker restarts on the same port, with the same data. Brokers are numbered from
-/// 0.
+/// The brokers of a single test, which may kill them. A killed broker restarts on the same port with its data. Numbers start at 0.
 pub struct OwnBroker {
     fault: Option<(usize, BrokerFault)>,
     script: Script,
     lines: Lines,
     addresses: Vec<String>,
-    /// A proxy for each broker.
     ways: Vec<Way>,
     /// The addresses that the proxies forward to.
     behind: Vec<String>,
@@ -126,7 +125,8 @@ impl OwnBroker {
         Self::start_brokers(1, &[])
     }
 
-    /// Starts an empty broker for up to 10,000 partitions. With the usual heap, it would spend all its time on garbage collection.
+    /// Starts an empty broker for up to 10,000 partitions. It needs a larger heap, because with the usual heap it would spend all its time
+    /// on garbage collection.
     pub fn start_large() -> Self {
         let flags = std::env::var("UNSEEN_KAFKA_JVM").unwrap_or_else(|_| "-Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1".to_owned());
         Self::start_brokers(1, &[("UNSEEN_KAFKA_JVM", &flags)])
@@ -268,7 +268,7 @@ impl OwnBroker {
         self.metadata().is_some_and(|metadata| metadata.topics().iter().flat_map(MetadataTopic::partitions).all(is_full))
     }
 
-    /// The lowest number of replicas of any partition. `None` if the brokers do not respond.
+    /// `None` if the brokers do not respond.
     pub fn fewest_replicas(&self) -> Option<usize> {
         let metadata = self.metadata()?;
         metadata.topics().iter().flat_map(MetadataTopic::partitions).map(|partition| partition.replicas().len()).min()
@@ -374,7 +374,7 @@ impl Script {
 /// Waits for the next line of scripts/kafka, which must start with `word`, and returns the rest of it.
 fn said(lines: &Lines, word: &str) -> String {
     let Ok(line) = lines.recv_timeout(START_PATIENCE) else {
-        panic!("scripts/kafka did not start a broker; it says why above (run it by hand to see it again)");
+        panic!("scripts/kafka did not start a broker; see its output above, or run it by hand");
     };
     let rest = line.strip_prefix(word).and_then(|rest| rest.strip_prefix(' '));
     rest.unwrap_or_else(|| panic!("unexpected output of scripts/kafka: `{line}`")).to_owned()

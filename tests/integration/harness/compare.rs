@@ -27,7 +27,7 @@ pub fn difference(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) -> O
     })
 }
 
-/// Describes the difference at `at`, the index of the first different record.
+/// `at` is the index of the first different record.
 fn describe(expected: &[TestRecord], actual: &[TestRecord], at: usize) -> Option<String> {
     match (expected.get(at), actual.get(at)) {
         (None, None) => None,

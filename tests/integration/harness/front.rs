@@ -1,18 +1,18 @@
-//! A proxy that changes requests and answers between clients and a broker or answers instead of the broker.
+//! A proxy between clients and a broker. It can change requests and responses, or respond instead of the broker.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::spawn;
 
-/// Sends a request to the broker and returns the answer. Both are without their size prefix.
+/// Sends a request to the broker and returns the response, both without the size prefix.
 pub type Ask<'a> = dyn FnMut(&[u8]) -> io::Result<Vec<u8>> + 'a;
 
-/// Handles a request and returns the answer for the client.
+/// Handles a client's request and returns the response, both without the size prefix.
 pub type Exchange = Box<dyn FnMut(Vec<u8>, &mut Ask<'_>) -> io::Result<Vec<u8>> + Send>;
 
-/// Starts a proxy to a broker and returns its address. `connect` creates the exchange of each connection. The proxy forwards one request of
-/// a connection at a time and ends with this process.
+/// Starts a proxy to a broker and returns its address. `connect` creates an [`Exchange`] for each connection. The proxy forwards one
+/// request of a connection at a time. It runs until this process ends.
 pub fn front(target: &str, connect: impl Fn() -> Exchange + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -20,7 +20,7 @@ pub fn front(target: &str, connect: impl Fn() -> Exchange + Send + 'static) -> S
     spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             let (exchange, target) = (connect(), Arc::clone(&target));
-            // Fails when either side closes the connection.
+            // The exchange ends with an error when either side closes the connection.
             spawn(move || drop(pass_on(&client, &target, exchange)));
         }
     });
@@ -52,13 +52,14 @@ fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(&[&size.to_be_bytes(), bytes].concat())
 }
 
-/// The type and version of a request.
+/// The API key and the version of a request.
 pub fn api(request: &[u8]) -> (i16, i16) {
     let number = |at: usize| i16::from_be_bytes([request[at], request[at + 1]]);
     (number(0), number(2))
 }
 
-/// Changes an `ApiVersions` response. The broker then seems not to know a type of request, or only its versions up to `most`.
+/// Changes an `ApiVersions` response. With `most`, the broker seems to support the API only up to that version. Otherwise, the broker seems
+/// not to know the API.
 pub fn limit_api(request: &[u8], answer: &mut [u8], limited: i16, most: Option<i16>) {
     // Skips the correlation ID, the error code, and the number of entries.
     let (mut at, size) = if api(request).1 >= 3 { (4 + 2 + 1, 7) } else { (4 + 2 + 4, 6) };
@@ -68,7 +69,7 @@ pub fn limit_api(request: &[u8], answer: &mut [u8], limited: i16, most: Option<i
     assert!(at + size <= answer.len(), "the broker does not know requests of type {limited}");
     match most {
         Some(most) => answer[at + 4..at + 6].copy_from_slice(&most.to_be_bytes()),
-        // Replaces the type with one that no client knows.
+        // Replaces the API key with one that no client knows.
         None => answer[at..at + 2].copy_from_slice(&i16::MAX.to_be_bytes()),
     }
 }

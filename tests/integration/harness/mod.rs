@@ -56,7 +56,7 @@ use std::time::{Duration, Instant};
 /// Timeout of requests that a healthy broker answers at once.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls until `condition` returns a value. Panics with `what` on a timeout.
+/// Polls until `condition` returns a value. Panics with `what` after `timeout`.
 pub fn wait_until<T>(what: &str, timeout: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + timeout;
     loop {

@@ -1,6 +1,6 @@
 //! A broker that authenticates clients as Amazon MSK does: by a URL that is signed with AWS credentials.
 //!
-//! The signature is computed from the URL that arrives, so the check does not depend on the code of the worker.
+//! The broker computes the signature itself, from the received URL. The check is therefore independent of the worker's code.
 
 use super::front::{Exchange, api};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 pub const REGION: &str = "eu-west-1";
 pub const KEY_ID: &str = "AKIDEXAMPLE";
-/// Maximum difference between the broker's clock and the time of a signature, as on AWS.
+/// The maximum difference between the broker's clock and the time of a signature. AWS has the same limit.
 const SKEW_MAX: Duration = Duration::from_secs(5 * 60);
 
 const API_VERSIONS: i16 = 18;
@@ -23,11 +23,11 @@ const SASL_AUTHENTICATION_FAILED: i16 = 58;
 
 pub struct Msk {
     secret: String,
-    /// The amount of time that the broker's clock is ahead.
+    /// The broker's clock is ahead by this time.
     ahead: Duration,
-    /// The lifetime of a session. When it ends, clients log in again.
+    /// The session lifetime, after which clients must log in again.
     session: Duration,
-    /// The time of each login, as the client signed it.
+    /// The signing time of each accepted login, as text in the URL.
     logins: Mutex<Vec<String>>,
     /// Signing times of rejected tokens.
     revoked: Mutex<Vec<String>>,
@@ -42,12 +42,12 @@ impl Msk {
         lock(&self.logins).len()
     }
 
-    /// Rejects all tokens that clients have used so far, although they have not expired.
+    /// Rejects all tokens that clients have used so far, even if they have not expired.
     pub fn revoke(&self) {
         lock(&self.revoked).clone_from(&lock(&self.logins));
     }
 
-    /// Creates the exchange of a connection that serves a client only after its login.
+    /// Panics if a client sends another request before its login.
     pub fn connection(self: &Arc<Self>) -> Exchange {
         let (msk, mut is_in) = (Arc::clone(self), false);
         Box::new(move |request, ask| {

@@ -1,15 +1,15 @@
-//! A synthetic news feed. Half of its records are duplicates, some of recent and some of old items, and the times are slightly out of
-//! order.
+//! A synthetic news feed. Half of its records are duplicates, some of recent items and some of old items. The timestamps are slightly out
+//! of order.
 //!
-//! Deterministic: the same parameters result in the same records.
+//! The same parameters always result in the same records.
 
 use super::{SplitMix, TestRecord};
 use std::time::Duration;
 
-/// The number of latest items that recent duplicates are drawn from.
+/// A duplicate of a recent item repeats one of this number of latest items.
 const NEAR: u64 = 1_000;
 
-/// The maximum amount of time that a record's timestamp is too early.
+/// A timestamp can be too early by less than this time.
 const JITTER_MS: u64 = 5_000;
 
 const WORDS: [&str; 16] = [
@@ -21,8 +21,8 @@ pub struct News {
     pub seed: u64,
     pub count: usize,
     pub partitions: u32,
-    /// The time of the first record, in milliseconds since the epoch. The time is in the past on any machine, because records from the
-    /// future would not advance stream time.
+    /// The time of the first record, in milliseconds since the epoch. It must be in the past on any machine, because records from the
+    /// future do not advance stream time.
     pub start: i64,
     pub span: Duration,
 }
@@ -35,10 +35,8 @@ impl Default for News {
 }
 
 impl News {
-    /// The records to produce.
-    ///
-    /// Each record has about 200 bytes of JSON. The record key and the header `id` are the item's id, and so are `/user_id` and `/news_id`
-    /// combined. The same id is always in the same partition. A header `trace` distinguishes records with the same id.
+    /// Each record has about 200 bytes of JSON. The item's ID is the record key and the header `id`. It consists of `/user_id` and
+    /// `/news_id`. All records with the same ID are in the same partition. The header `trace` distinguishes them.
     pub fn records(&self) -> Vec<TestRecord> {
         let mut random = SplitMix(self.seed);
         let span = i64::try_from(self.span.as_millis()).expect("a span of less than an eternity");

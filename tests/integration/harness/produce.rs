@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Produces all records in order and waits for their acknowledgments.
 pub fn produce<R: Borrow<TestRecord>>(broker: &str, topic: &str, records: impl IntoIterator<Item = R>) {
     let producer = Idempotent::new(broker);
     for record in records {
@@ -23,7 +22,7 @@ pub fn produce<R: Borrow<TestRecord>>(broker: &str, topic: &str, records: impl I
 
 pub struct Feed {
     sent: Arc<AtomicUsize>,
-    /// The number of records that the feed may send.
+    /// The number of records that the feed may send in total.
     allowed: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
@@ -35,7 +34,7 @@ impl Feed {
         feed
     }
 
-    /// The same as `start`, but every record waits until it is allowed.
+    /// The same as [`Feed::start`], but the feed sends only as many records as [`Feed::allow`] permits.
     pub fn start_gated(broker: &str, topic: &str, records: Vec<TestRecord>, per_second: u32) -> Self {
         let (broker, topic) = (broker.to_owned(), topic.to_owned());
         let (sent, allowed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -74,7 +73,7 @@ impl Feed {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// The number of records that were handed to the producer.
+    /// The number of records in the producer's queue or at the broker.
     pub fn sent(&self) -> usize {
         self.sent.load(Ordering::Relaxed)
     }
@@ -89,7 +88,7 @@ impl Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        // A failed test does not wait for the feed and must not leave a blocked thread behind.
+        // A failed test does not wait for the feed. The thread of a gated feed would then block forever.
         self.allow(usize::MAX);
     }
 }

@@ -11,13 +11,13 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The only scope that clients may request.
+/// Requests for any other scope fail.
 pub const SCOPE: &str = "kafka.dedup";
 
 /// The `sub` claim of all tokens, which the broker uses as the user name.
 pub const SUBJECT: &str = "unseen";
 
-/// A running token endpoint. It stops when this process ends.
+/// A token endpoint. It runs until this process ends.
 pub struct TokenProvider {
     url: String,
     secret: String,
@@ -34,7 +34,7 @@ struct Shared {
 }
 
 impl TokenProvider {
-    /// Starts an endpoint that signs tokens of this lifetime with this key (PEM).
+    /// Signs tokens with `key`, in PEM format. The tokens expire after `lifetime`.
     pub fn start(key: &str, lifetime: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let secret = unique("client-secret");
@@ -81,7 +81,7 @@ impl TokenProvider {
         self.lock().tokens.clone()
     }
 
-    /// Issues a token with this lifetime, without a request from a client.
+    /// Issues a token without a request from a client.
     pub fn issue(&self, lifetime: Duration) -> String {
         self.lock().issue(lifetime)
     }

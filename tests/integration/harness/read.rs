@@ -10,7 +10,7 @@ use rdkafka::message::{BorrowedMessage, Headers};
 use rdkafka::{Message, Offset, TopicPartitionList};
 use std::time::{Duration, Instant};
 
-/// All committed records by partition, in order. Waits until no transaction is open.
+/// All committed records, by partition and in order. Waits until no transaction is open.
 pub fn read_committed(broker: &str, topic: &str, partitions: usize) -> Vec<Vec<TestRecord>> {
     let mut reader = Reader::new(broker, topic, partitions);
     reader.read_to_end(PATIENCE);
@@ -45,7 +45,6 @@ pub fn wait_for_output(
     reader.records
 }
 
-/// A consumer that reads all partitions from the start and keeps the records.
 pub struct Reader {
     committed: BaseConsumer,
     uncommitted: BaseConsumer,
@@ -93,16 +92,16 @@ impl Reader {
                     self.records[partition].push(record(&message));
                 }
                 Err(KafkaError::PartitionEOF(partition)) => self.at_end[index(partition)] = true,
-                // An unavailable broker returns, or the caller's deadline ends the wait.
+                // The broker may become available again. If not, the caller's deadline ends the wait.
                 Err(KafkaError::MessageConsumption(BrokerTransportFailure | AllBrokersDown | OperationTimedOut)) => {}
-                // The first records of an internal topic were deleted between two requests.
+                // The worker can delete the first records of an internal topic between two requests of this consumer.
                 Err(KafkaError::MessageConsumption(AutoOffsetReset)) => self.assign(),
                 Err(error) => panic!("{} cannot be read: {error}", self.topic),
             }
         }
     }
 
-    /// True if a transaction is open in the topic. `None` if the broker does not respond.
+    /// `None` if the broker does not respond.
     pub fn has_open_transaction(&self) -> Option<bool> {
         let stable = self.ends(&self.committed)?;
         Some(stable != self.ends(&self.uncommitted)?)
@@ -120,7 +119,7 @@ impl Reader {
         });
     }
 
-    /// The ends of the partitions for a consumer. For `read_committed`, the end is before the first open transaction.
+    /// The end offset of each partition. For a `read_committed` consumer, it is the start of the first open transaction.
     fn ends(&self, consumer: &BaseConsumer) -> Option<Vec<i64>> {
         let end = |partition| consumer.fetch_watermarks(&self.topic, partition, PATIENCE).ok().map(|(_, end)| end);
         (0..).zip(&self.next).map(|(partition, _)| end(partition)).collect()

@@ -38,7 +38,7 @@ impl TestRecord {
         self.pad(&padding);
     }
 
-    /// Adds a field with this text to the value.
+    /// Adds a field to the value, which must be a JSON object.
     pub fn pad(&mut self, padding: &str) {
         let fields = self.text().strip_suffix('}').expect("a JSON object");
         self.value = Some(format!("{fields},\"padding\":\"{padding}\"}}").into_bytes());
@@ -49,7 +49,7 @@ impl TestRecord {
     }
 }
 
-/// The offset of a record if all of `records` are produced to an empty topic.
+/// The offset of a record in an empty topic to which all of `records` are produced.
 pub fn offset_of(record: &TestRecord, records: &[TestRecord]) -> i64 {
     let at = records.iter().filter(|other| other.partition == record.partition).position(|other| other == record);
     i64::try_from(at.expect("it is one of them")).expect("few enough")

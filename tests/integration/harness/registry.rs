@@ -28,7 +28,7 @@ impl SchemaRegistry {
         let stdout = child.stdout.take().expect("its stdout is a pipe");
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let line = lines.recv_timeout(START_PATIENCE).expect("scripts/registry says above why it does not start");
+        let line = lines.recv_timeout(START_PATIENCE).expect("scripts/registry starts; if not, see its output above");
         let url = line.strip_prefix("ready ").unwrap_or_else(|| panic!("unexpected output of scripts/registry: `{line}`")).to_owned();
         Self { child, url }
     }
@@ -37,17 +37,17 @@ impl SchemaRegistry {
         &self.url
     }
 
-    /// Registers schemas with the ids in this list, which has the format of `GET /schemas`.
+    /// Registers the schemas with their IDs. The list has the format of a response to `GET /schemas`.
     pub fn put(&self, schemas: &serde_json::Value) {
         self.control("POST", "/test/schemas", &schemas.to_string());
     }
 
-    /// Makes the next requests fail with this status.
+    /// Requests fail with this status until [`SchemaRegistry::heal`].
     pub fn fail(&self, status: u16) {
         self.control("POST", &format!("/test/fail?status={status}"), "");
     }
 
-    /// Makes the next requests for paths with this prefix fail with this status.
+    /// Requests for paths with this prefix fail with this status until [`SchemaRegistry::heal`].
     pub fn fail_at(&self, path: &str, status: u16) {
         self.control("POST", &format!("/test/fail?status={status}&path={path}"), "");
     }

@@ -1,4 +1,4 @@
-//! Grants permissions on a broker with ACLs. rdkafka does not offer the request for that.
+//! Grants permissions on a broker with ACLs. This needs a request that rdkafka does not offer.
 
 use super::PATIENCE;
 use std::io::{Read, Write};
@@ -12,11 +12,11 @@ pub enum Right<'a> {
     ReadGroup(&'a str),
     /// Write on all transactional ids with this prefix.
     WriteTransactions(&'a str),
-    /// Create, read, write, trim, and delete topics with this prefix and describe their settings.
+    /// Create, read, write, trim, and delete topics with this prefix, and describe their settings.
     OwnTopics(&'a str),
 }
 
-/// Grants permissions to a user, such as `User:unseen`. The broker applies all of them together, a moment later.
+/// Grants permissions to a user such as `User:unseen`. The broker applies all of them at the same time, shortly after its response.
 pub fn grant(broker: &str, user: &str, rights: &[Right<'_>]) {
     let mut entries = Vec::new();
     for right in rights {
@@ -61,7 +61,7 @@ const ALLOW: u8 = 3;
 const LITERAL: u8 = 3;
 const PREFIXED: u8 = 4;
 
-/// Sends one request in version 1. Returns the response without its header.
+/// Sends a request of API version 1. Returns the response without its header.
 fn call(broker: &str, api: u8, body: &[u8]) -> Vec<u8> {
     let mut request = vec![0, api, 0, 1, 0, 0, 0, 0];
     request.extend(string("unseen-tests"));

@@ -5,18 +5,19 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// The common settings of a test's workers: group, topics, and options. Each worker has a name, and under that name a state directory, a
-/// configuration file, and a log in [`Setup::dir`]. Dropping the setup deletes the directory.
+/// The common settings of a test's workers: group, topics, and options. Each worker has a name, which is also the name of a directory in
+/// [`Setup::dir`]. That directory contains the worker's configuration file, log, and state. If the test succeeds, dropping the setup
+/// deletes all files.
 pub struct Setup {
     dir: TempDir,
     servers: String,
     group: String,
-    /// The lines of each section in TOML.
+    /// Lines of TOML for the section of the same name.
     kafka: String,
     properties: String,
     worker: String,
     state: String,
-    /// The TOML after these sections, such as topics.
+    /// The TOML after these sections, such as `[[topics]]`.
     rest: String,
     environment: Vec<(String, String)>,
 }
@@ -37,7 +38,7 @@ impl Setup {
         }
     }
 
-    /// Uses an existing group.
+    /// Joins an existing group instead of a new one.
     pub fn of_group(mut self, group: &str) -> Self {
         self.kafka = self.kafka.replace(&self.group, group);
         group.clone_into(&mut self.group);
@@ -73,7 +74,7 @@ impl Setup {
         self
     }
 
-    /// Adds a topic. `lines` has all its settings except for input and output.
+    /// Adds a topic. `lines` has all settings of the topic except `input` and `output`.
     pub fn topic(mut self, input: &str, output: &str, lines: &str) -> Self {
         writeln!(self.rest, "\n[[topics]]\ninput = \"{input}\"\noutput = \"{output}\"\n{lines}").expect("text grows");
         self
@@ -101,7 +102,6 @@ impl Setup {
         self.dir().join(name).join("state")
     }
 
-    /// The configuration file of the worker with this name, as text.
     pub fn config(&self, name: &str) -> String {
         let Self { servers, kafka, properties, worker, state, rest, .. } = self;
         let dir = self.state_dir(name).display().to_string();
@@ -118,7 +118,7 @@ impl Setup {
         file
     }
 
-    /// Starts `unseen run`. A worker that is restarted under its name finds its state.
+    /// Starts `unseen run`. A worker that restarts with the same name finds its state.
     pub fn start(&self, name: &str) -> Worker {
         self.start_with(name, &[])
     }
@@ -128,7 +128,7 @@ impl Setup {
         Worker::start(&self.write_config(name), overrides, &self.environment, &self.log(name))
     }
 
-    /// Starts `unseen serve` on free ports, with overrides. Returns the process, the address for Redis clients, and the HTTP address.
+    /// Starts `unseen serve` on free ports. Returns the process, the address for Redis clients, and the HTTP address.
     pub fn serve(&self, name: &str, overrides: &[&str]) -> (Worker, String, String) {
         self.serve_by(&self.write_config(name), name, overrides)
     }
@@ -172,7 +172,7 @@ impl Setup {
 }
 
 impl Drop for Setup {
-    /// Keeps the files of a failed test for investigation. `UNSEEN_TEST_KEEP` keeps the files of every test.
+    /// Keeps the files of a failed test. `UNSEEN_TEST_KEEP` keeps the files of every test.
     fn drop(&mut self) {
         if std::thread::panicking() || std::env::var_os("UNSEEN_TEST_KEEP").is_some() {
             self.dir.disable_cleanup(true);

@@ -15,7 +15,7 @@ pub fn open(state: &Path) -> DB {
     DB::open_default(state.join("checkpoints")).expect("the state is a RocksDB")
 }
 
-/// The files with this extension, the largest first. Panics if there is none.
+/// The checkpoint files with this extension, the largest first. Panics if there are none.
 pub fn files(state: &Path, ending: &str) -> Vec<PathBuf> {
     let mut files = entries(&state.join("checkpoints"));
     files.retain(|path| path.extension().is_some_and(|found| found == ending));
@@ -24,7 +24,7 @@ pub fn files(state: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Flushes the state and returns its tables.
+/// Flushes the checkpoints to disk and returns their SST files.
 pub fn tables(state: &Path) -> Vec<PathBuf> {
     open(state).flush().expect("the state can be written");
     files(state, "sst")
@@ -46,8 +46,8 @@ pub fn flip(path: &Path) {
     file.write_all_at(&bytes.map(|byte| !byte), at).expect("its middle can be written");
 }
 
-/// Damages a page of a filter without a checksum error in RocksDB, as if memory was corrupt before the page was written. Returns false if
-/// no page can be read.
+/// Flips a bit in a page of a filter and writes the page with a valid RocksDB checksum, as if memory was corrupt before the page was
+/// written. Returns `false` if there is no page to read.
 pub fn damage_page(state: &Path) -> bool {
     let db = open(state);
     let page = db.iterator(IteratorMode::Start).flatten().find(|(key, _)| key.starts_with(b"p"));
@@ -62,7 +62,7 @@ pub fn contents(db: &DB) -> BTreeMap<Box<[u8]>, Box<[u8]>> {
     db.iterator(IteratorMode::Start).collect::<Result<_, _>>().expect("it can be read")
 }
 
-/// The digests in a state directory, by partition.
+/// The digest of each partition in a state directory. The keys have the form `space[partition]`.
 pub fn digests(state: &Path) -> BTreeMap<String, String> {
     let (code, out, err) = unseen(["inspect", "--json", state.to_str().expect("a path in UTF-8")]);
     assert_eq!(code, Some(0), "{err}");

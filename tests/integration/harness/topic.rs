@@ -21,7 +21,7 @@ pub fn topic_with(broker: &str, hint: &str, partitions: u32, properties: &[(&str
     name
 }
 
-/// Creates a topic with this name. If a topic with this name was deleted, waits until the broker has forgotten it.
+/// If a topic with this name was deleted, waits until the broker has forgotten it.
 pub fn make_topic(broker: &str, name: &str, partitions: u32) {
     create(broker, name, partitions, &[]);
 }
@@ -30,7 +30,7 @@ pub fn make_topic_with(broker: &str, name: &str, partitions: u32, properties: &[
     create(broker, name, partitions, properties);
 }
 
-/// The same as [`topic_with`] with four partitions, which have replicas on the brokers with these IDs.
+/// The same as [`topic_with`] with four partitions. All of them have their replicas on the brokers with these IDs.
 pub fn topic_on(broker: &str, hint: &str, replicas: &[i32], properties: &[(&str, &str)]) -> String {
     let name = unique(hint);
     create_with(broker, &name, 4, TopicReplication::Variable(&[replicas; 4]), properties);
@@ -70,7 +70,7 @@ fn wait_for_partitions(broker: &str, name: &str, partitions: u32) {
     });
 }
 
-/// Adds partitions to a topic, up to `partitions` in total.
+/// `partitions` is the new total.
 pub fn add_partitions(broker: &str, name: &str, partitions: u32) {
     let wanted = NewPartitions::new(name, partitions as usize);
     for result in block_on(admin(broker).create_partitions([&wanted], &options())).expect("the broker answers") {
@@ -115,17 +115,17 @@ pub fn first_offset(broker: &str, topic: &str, partition: i32) -> i64 {
     consumer.fetch_watermarks(topic, partition, PATIENCE).expect("the broker answers").0
 }
 
-/// The committed offset of a group. `None` before its first commit.
+/// `None` if the group has not committed an offset yet.
 pub fn committed_offset(broker: &str, group: &str, topic: &str, partition: i32) -> Option<i64> {
     let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
     let mut partitions = TopicPartitionList::new();
     partitions.add_partition(topic, partition);
-    // A broker that has just created its offsets topic or has just restarted does not know the group's offsets yet.
+    // After a restart or after the creation of the offsets topic, the broker does not know the offsets of the group at first.
     let committed = wait_until("the broker answers", PATIENCE, || consumer.committed_offsets(partitions.clone(), PATIENCE).ok());
     committed.find_partition(topic, partition)?.offset().to_raw().filter(|&offset| offset >= 0)
 }
 
-/// Commits an offset by hand on behalf of a group without members.
+/// Commits an offset without metadata, as an operator would. The group must not have members.
 pub fn reset_offset(broker: &str, group: &str, topic: &str, partition: i32, offset: i64) {
     let mut offsets = TopicPartitionList::new();
     offsets.add_partition_offset(topic, partition, Offset::Offset(offset)).expect("a valid offset");
@@ -137,7 +137,7 @@ fn commit(broker: &str, group: &str, offsets: &TopicPartitionList) {
     wait_until("the group takes the offset", PATIENCE, || consumer.commit(offsets, CommitMode::Sync).ok());
 }
 
-/// Commits another offset on behalf of a group without members and keeps the offset's metadata.
+/// Commits another offset and keeps the metadata of the committed offset. The group must not have members.
 pub fn move_offset(broker: &str, group: &str, topic: &str, partition: i32, offset: i64) {
     let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
     let mut partitions = TopicPartitionList::new();
@@ -147,7 +147,7 @@ pub fn move_offset(broker: &str, group: &str, topic: &str, partition: i32, offse
     commit(broker, group, &committed);
 }
 
-/// Deletes a group and its offsets. Waits until the group has no members.
+/// Waits until the group has no members and deletes it with its offsets.
 pub fn delete_group(broker: &str, group: &str) {
     wait_until(&format!("group {group} is deleted"), PATIENCE, || {
         let results = block_on(admin(broker).delete_groups(&[group], &options())).expect("the broker answers");
@@ -159,7 +159,7 @@ pub fn delete_group(broker: &str, group: &str) {
     });
 }
 
-/// The committed offsets of a group in a topic, for repeated queries.
+/// A consumer for repeated queries of a group's committed offsets.
 pub struct Group {
     consumer: BaseConsumer,
     topic: String,
@@ -177,7 +177,7 @@ impl Group {
         Self { consumer, topic: topic.to_owned(), partitions: all }
     }
 
-    /// The committed offset of each partition, or 0 before the first commit. `None` if the broker does not respond.
+    /// The committed offset of each partition. 0 before the first commit. `None` if the broker does not respond.
     pub fn committed(&self) -> Option<Vec<i64>> {
         let committed = self.consumer.committed_offsets(self.partitions.clone(), Duration::from_secs(1)).ok()?;
         committed.elements().iter().map(|element| element.error().ok().map(|()| element.offset().to_raw().unwrap_or(0).max(0))).collect()

@@ -1,10 +1,10 @@
-//! Limits the number of concurrent broker tests to `UNSEEN_TEST_JOBS`, eight by default. Tests spend most of their time waiting, but too
-//! many at a time would compete for the cores. `scripts/test` starts more threads than this limit (`RUST_TEST_THREADS`).
+//! Limits the number of broker tests that run at the same time to `UNSEEN_TEST_JOBS`, eight by default. Tests spend most of their time
+//! waiting, but too many tests at a time would compete for the cores. `scripts/test` starts more threads than this limit
+//! (`RUST_TEST_THREADS`).
 
 use std::cell::RefCell;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// The number of tests that may still start.
 static FREE: LazyLock<Mutex<usize>> = LazyLock::new(|| {
     let jobs = std::env::var("UNSEEN_TEST_JOBS").ok().filter(|jobs| !jobs.is_empty());
     Mutex::new(jobs.map_or(8, |jobs| jobs.parse().expect("UNSEEN_TEST_JOBS: a number of tests")).max(1))
@@ -15,7 +15,6 @@ thread_local! {
     static MINE: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// A turn, which ends with the thread that took it.
 struct Turn;
 
 impl Drop for Turn {
@@ -29,7 +28,7 @@ fn free() -> MutexGuard<'static, usize> {
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for this test's turn. Every test has its own thread, so the turn ends with the test.
+/// Waits for this test's turn. The turn ends with the test, because every test has its own thread.
 pub fn take() {
     MINE.with_borrow_mut(|mine| {
         mine.get_or_insert_with(|| {

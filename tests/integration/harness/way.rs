@@ -1,4 +1,4 @@
-//! A proxy to a broker. The proxy can be cut off and throttled, and can delay the end of a transaction.
+//! A proxy to a broker. It can cut connections, limit the bandwidth, and delay the end of a transaction.
 
 use super::{PATIENCE, wait_until};
 use std::io::{Read, Write, copy};
@@ -14,12 +14,12 @@ pub struct Way {
 
 #[derive(Default)]
 struct Shared {
-    /// The broker's address. `None` at first.
+    /// The broker's address. `None` until [`Way::lead_to`].
     target: Option<String>,
     is_cut: bool,
-    /// Maximum bytes per second of a connection to the broker, if limited.
+    /// The bandwidth of a connection to the broker, in bytes per second. `None` means no limit.
     width: Option<u32>,
-    /// Both ends of all forwarded connections.
+    /// The client's end and the broker's end of every forwarded connection.
     ends: Vec<TcpStream>,
     holds_end: bool,
     /// The held request with its length prefix.
@@ -51,7 +51,7 @@ impl Way {
         lock(&self.shared).target = Some(target.to_owned());
     }
 
-    /// Closes all connections and accepts no others.
+    /// Closes all connections and rejects new ones until [`Way::mend`].
     pub fn cut(&self) {
         let mut shared = lock(&self.shared);
         shared.is_cut = true;
@@ -61,12 +61,12 @@ impl Way {
         }
     }
 
-    /// Limits the bandwidth of new connections to the broker.
+    /// Limits the bandwidth of new connections. Existing connections stay as they are.
     pub fn narrow(&self, bytes_a_second: u32) {
         lock(&self.shared).width = Some(bytes_a_second);
     }
 
-    /// Holds back the next `EndTxn` request and closes its connection, which makes the client repeat the request.
+    /// Holds back the next `EndTxn` request and closes its connection, so that the client sends the request again.
     pub fn hold_end(&self) {
         lock(&self.shared).holds_end = true;
     }
@@ -83,7 +83,7 @@ impl Way {
         };
         let mut broker = TcpStream::connect(target).expect("a broker");
         broker.write_all(&request).expect("it is sent");
-        // The size, the correlation ID, and the throttle time precede the error code.
+        // The error code follows the size, the correlation ID, and the throttle time.
         let mut answer = [0; 14];
         broker.read_exact(&mut answer).expect("an answer");
         i16::from_be_bytes([answer[12], answer[13]])
@@ -98,7 +98,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Connects a client to the target or drops the client.
+/// Connects a client to the target. If there is no target or the proxy is cut, drops the client.
 fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     let mut shared = lock(way);
     let Some(target) = shared.target.as_ref().filter(|_| !shared.is_cut) else { return };
@@ -106,7 +106,7 @@ fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     let handles = |from: &TcpStream, to: &TcpStream| [from, to].map(|end| end.try_clone().expect("another handle"));
     let ([mut from, mut to], width, requests) = (handles(&client, &server), shared.width, Arc::clone(way));
     spawn(move || {
-        // When one side closes its connection, the other connection is closed, too.
+        // Each side's connection must end when the other side's connection ends.
         let _ = match width {
             Some(width) => copy_slowly(&mut from, &mut to, width),
             None => copy_requests(&mut from, &mut to, &requests),
@@ -122,7 +122,7 @@ fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     shared.ends.extend([client, server]);
 }
 
-/// Forwards requests until one must be held back.
+/// Returns when the connection ends or a request must be held back.
 fn copy_requests(from: &mut TcpStream, to: &mut TcpStream, way: &Mutex<Shared>) -> std::io::Result<()> {
     loop {
         let mut length = [0; 4];

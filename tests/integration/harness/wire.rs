@@ -1,4 +1,5 @@
-//! Requests in Kafka's wire protocol that rdkafka cannot send: records of time 0, which librdkafka takes for "now", and leader changes.
+//! Requests in Kafka's wire protocol that rdkafka cannot send: records with timestamp 0, which librdkafka replaces with the current time,
+//! and leader changes.
 //!
 //! See the Kafka protocol guide: `Produce` version 3, `Record Batch` version 2, `ElectLeaders` version 1, `AlterPartitionReassignments`
 //! version 0.
@@ -14,7 +15,7 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT_MS: i32 = 30_000;
 
-/// Writes records to one partition in one batch. Returns the broker's error code, or -1 if the leader does not respond.
+/// Writes records to one partition in one batch. Returns the broker's error code, or -1 if there is no leader or it does not respond.
 pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
     let batch = batch(records);
     let mut request = header(0, 3);
@@ -27,8 +28,8 @@ pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
     leader(broker, topic, records[0].partition).and_then(|leader| ask(&leader, &request).ok()).map_or(-1, |answer| code(&answer, code_at))
 }
 
-/// Moves the leader of every partition. The second replica of each partition becomes its first replica and then its leader. Internal topics
-/// of Kafka are included, so all coordinators move, too. Returns `false` if that has not happened yet.
+/// Moves the first replica of every partition to the end of its list of replicas. [`elect_first_replicas`] then moves the leaders. Kafka's
+/// internal topics are included, so the coordinators move, too. Returns `false` if no broker accepts the request.
 pub fn move_leaders(broker: &str) -> bool {
     let Some(metadata) = metadata(broker, None) else { return false };
     let mut request = header(45, 0);
@@ -49,10 +50,10 @@ pub fn move_leaders(broker: &str) -> bool {
     any(broker, &request).is_some_and(|answer| code(&answer, 4 + 1 + 4) == 0)
 }
 
-/// Makes the first replica of every partition its leader. Returns `false` if that has not happened yet.
+/// Makes the first replica of every partition its leader. Returns `false` if a partition still has another leader.
 pub fn elect_first_replicas(broker: &str) -> bool {
     let mut request = header(43, 1);
-    // Elects the preferred leaders of all partitions.
+    // Election type 0 elects the preferred replicas. A topic list of null (-1) means all partitions.
     put(&mut request, &[&[0], &(-1_i32).to_be_bytes(), &TIMEOUT_MS.to_be_bytes()]);
     let is_first = |metadata: &Metadata| {
         let mut partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
@@ -74,7 +75,7 @@ fn leader(broker: &str, topic: &str, partition: i32) -> Option<String> {
     Some(format!("{}:{}", broker.host(), broker.port()))
 }
 
-/// Sends a request to any broker. Brokers forward requests for the controller.
+/// Sends a request to the first broker that responds. Any broker forwards a request to the controller.
 fn any(brokers: &str, request: &[u8]) -> Option<Vec<u8>> {
     brokers.split(',').find_map(|broker| ask(broker, request).ok())
 }
@@ -96,7 +97,6 @@ fn code(answer: &[u8], at: usize) -> i16 {
     i16::from_be_bytes([answer[at], answer[at + 1]])
 }
 
-/// The start of a request: its type and version, a correlation ID, and a client ID.
 fn header(key: i16, version: i16) -> Vec<u8> {
     let mut request = Vec::new();
     put(&mut request, &[&key.to_be_bytes(), &version.to_be_bytes(), &7_i32.to_be_bytes()]);
@@ -104,7 +104,7 @@ fn header(key: i16, version: i16) -> Vec<u8> {
     request
 }
 
-/// Encodes the length of a compact array or string.
+/// The length of a compact array or string is encoded as length + 1.
 fn compact(length: usize) -> Vec<u8> {
     let mut out = Vec::new();
     unsigned_varint(&mut out, u64::try_from(length).expect("few enough") + 1);
@@ -156,7 +156,7 @@ fn string(out: &mut Vec<u8>, text: &str) {
     put(out, &[&i16::try_from(text.len()).expect("short").to_be_bytes(), text.as_bytes()]);
 }
 
-/// Writes a signed number with Protocol Buffers' zigzag encoding.
+/// Zigzag encoding, as in Protocol Buffers.
 fn varint(out: &mut Vec<u8>, number: i64) {
     unsigned_varint(out, ((number << 1) ^ (number >> 63)).cast_unsigned());
 }
@@ -169,7 +169,6 @@ fn unsigned_varint(out: &mut Vec<u8>, mut left: u64) {
     out.push(u8::try_from(left).expect("7 bits"));
 }
 
-/// Computes CRC-32C (Castagnoli) bit by bit.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
     !bytes.iter().fold(u32::MAX, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running `unseen run`, or another command that runs until it is stopped. Dropping the value kills the process and prints the end of the
-/// log if the test has failed.
+/// A running `unseen run`, or another command that runs until it is stopped. Dropping the value kills the process. If the test has failed,
+/// the drop also prints the end of the log.
 pub struct Worker {
     child: Child,
-    /// Kills the worker when the guard's stdin ends, which happens even if the test process is killed.
+    /// A shell that kills the worker when its stdin ends, even if the test process is killed.
     guard: Child,
     log: PathBuf,
-    /// The process that writes the log of a worker with a limited file size. It exits with the worker.
+    /// Writes the log of a worker whose file sizes can be limited. The process exits with the worker.
     pump: Option<Child>,
-    /// The start of this process's output in the log. Earlier processes with the same name wrote to the same file.
+    /// The offset in the log file where the output of this process starts. Earlier processes with the same name wrote to the same file.
     log_start: usize,
 }
 
@@ -43,12 +43,12 @@ impl Worker {
         Self::spawn(command, "redrive", config, &[], faults, log)
     }
 
-    /// The same as `start`, with armed fault points (see src/fault.rs): `commit.flushed:3:kill`, or several separated by commas.
-    /// [`Worker::limit_files`] can simulate a full disk.
+    /// The same as [`Worker::start`], with armed fault points such as `commit.flushed:3:kill`, separated by commas (see src/fault.rs).
+    /// [`Worker::limit_files`] can limit the file sizes of this worker.
     pub fn start_armed(config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#, env!("CARGO_BIN_EXE_unseen")]);
-        // Another process writes the log, because a worker with a full disk could not.
+        // Another process writes the log, because a worker whose file sizes are limited could not.
         let mut pump = Command::new("cat").stdin(Stdio::piped()).stdout(append_to(log)).spawn().expect("cat starts");
         command.stderr(pump.stdin.take().expect("its stdin is a pipe"));
         let mut worker = Self::spawn(command, "run", config, overrides, faults, log);
@@ -56,10 +56,11 @@ impl Worker {
         worker
     }
 
-    /// Like `start`, but limits file sizes to `bytes` to simulate a full disk. [`Worker::lift_file_limit`] removes the limit.
+    /// The same as [`Worker::start`], but the worker cannot write files of more than `bytes`, as on a full disk.
+    /// [`Worker::lift_file_limit`] removes the limit.
     pub fn start_on_full_disk(config: &Path, overrides: &[&str], bytes: u64, log: &Path) -> Self {
         let mut command = Command::new("sh");
-        // If SIGXFSZ is ignored, the write fails with an error, as on a full disk.
+        // The worker ignores SIGXFSZ, so a write that exceeds the limit fails with an error, as on a full disk.
         command.args(["-c", r#"trap '' XFSZ; exec prlimit --fsize="$0": "$@""#, &bytes.to_string(), env!("CARGO_BIN_EXE_unseen")]);
         command.stderr(append_to(log));
         Self::spawn(command, "run", config, overrides, "", log)
@@ -81,13 +82,12 @@ impl Worker {
         Self { child, guard: guard.spawn().expect("a shell starts"), log: log.to_owned(), pump: None, log_start }
     }
 
-    /// Limits the size of files from now on. The worker must have been started with [`Worker::start_armed`], because it must ignore
-    /// SIGXFSZ.
+    /// Limits the file sizes of the running worker. Only a worker from [`Worker::start_armed`] ignores SIGXFSZ and survives this.
     pub fn limit_files(&self, bytes: u64) {
         self.prlimit(&bytes.to_string());
     }
 
-    /// Undoes the limit of [`Worker::start_on_full_disk`] or [`Worker::limit_files`].
+    /// Undoes [`Worker::start_on_full_disk`] and [`Worker::limit_files`].
     pub fn lift_file_limit(&self) {
         self.prlimit("unlimited");
     }
@@ -105,7 +105,7 @@ impl Worker {
         self.ended().is_none()
     }
 
-    /// The exit status, if the process has exited. Its log is then complete.
+    /// `None` if the process is running. After the exit, the log is complete.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().expect("its state")?;
         if let Some(mut pump) = self.pump.take() {
@@ -127,14 +127,13 @@ impl Worker {
         self.signal("STOP");
     }
 
-    /// Sends SIGCONT, if the process has not exited.
     pub fn sigcont(&mut self) {
         if self.runs() {
             self.signal("CONT");
         }
     }
 
-    /// Sends a signal. The process must not have been reaped, because its ID may then belong to another process.
+    /// The process must not have been reaped, because its ID could then be the ID of another process.
     fn signal(&mut self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
         assert!(status.is_ok_and(|status| status.success()), "SIG{name} could not be sent");
@@ -144,7 +143,7 @@ impl Worker {
         wait_until("the worker ends", timeout, || self.ended())
     }
 
-    /// Stops the process gracefully and returns its log.
+    /// Stops the process gracefully. Returns its log.
     pub fn drain(mut self) -> String {
         self.sigterm();
         let status = self.wait(END_PATIENCE);
@@ -152,7 +151,7 @@ impl Worker {
         self.log()
     }
 
-    /// Waits until the process exits by itself with this code and returns its log.
+    /// Waits until the process exits by itself. Panics if the exit code is not `code`. Returns the log.
     pub fn fails(mut self, code: i32) -> String {
         let status = self.wait(END_PATIENCE);
         assert!(status.code() == Some(code), "the worker ended with {status} instead of code {code}");
@@ -160,7 +159,7 @@ impl Worker {
     }
 
     pub fn log(&self) -> String {
-        // Must not panic, because it is called after a failure.
+        // Must not panic, because `drop` calls this function after a panic.
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(bytes.get(self.log_start..).unwrap_or_default()).into_owned()
     }
@@ -183,8 +182,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Kills the guard first. The guard knows the process only by its ID, which may belong to another process after the process is
-        // reaped.
+        // The guard must die first. It would otherwise kill the worker's process ID after the worker is reaped, when the ID can be the ID
+        // of another process.
         for child in [&mut self.guard, &mut self.child] {
             // Fails only if the child has already exited.
             let _ = child.kill();
@@ -196,7 +195,7 @@ impl Drop for Worker {
     }
 }
 
-/// The latest value of a number in a log, such as `aborts`.
+/// The last value of a field such as `aborts` in a log.
 pub fn logged(log: &str, name: &str) -> u64 {
     let (_, after) = log.rsplit_once(&format!(" {name}=")).unwrap_or_else(|| panic!("the log tells no `{name}`"));
     let digits = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
@@ -222,7 +221,7 @@ fn append_to(log: &Path) -> File {
     OpenOptions::new().create(true).append(true).open(log).expect("a log file")
 }
 
-/// Removes the `UNSEEN_` variables that the test process has.
+/// Removes the `UNSEEN_` variables of the test process, because they would override settings.
 fn without_settings(command: &mut Command) {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("UNSEEN_")) {
         command.env_remove(name);

@@ -1,6 +1,7 @@
 //! The processes of the members.
 //!
-//! A worker that exits is restarted if the plan expected the exit or gave the worker a reason to exit. Any other exit fails the plan.
+//! If a worker exits, the test restarts it, provided that the plan expected the exit or gave the worker a reason. Any other exit fails the
+//! plan.
 
 use super::super::plan::Conditions;
 use super::Stage;
@@ -18,21 +19,18 @@ const FENCED: [&str; 3] = [
     "another process joined the group with the same kafka.instance_id",
 ];
 
-/// A process that is or may become a member of the group.
 pub struct Member {
     pub name: &'static str,
     pub worker: Option<Worker>,
     pub lives: usize,
-    /// Fault points that are armed for the current process.
     pub armed: String,
-    /// The duration of a stop at an armed fault point.
+    /// The duration of the stop at an armed fault point.
     pub standstill: Duration,
-    /// The end of the stop, if the process is stopped at an armed fault point.
+    /// The end of the stop. `None` if the process is not stopped at a fault point.
     pub(super) resume: Option<Instant>,
 }
 
 impl Member {
-    /// Returns the process of the member, if it has not exited.
     pub fn alive(&mut self) -> Option<&mut Worker> {
         let worker = self.worker.as_mut()?;
         if worker.runs() { Some(worker) } else { None }
@@ -40,12 +38,10 @@ impl Member {
 }
 
 impl Stage<'_> {
-    /// The indexes of the running members.
     pub fn running(&self) -> Vec<usize> {
         (0..self.members.len()).filter(|&at| self.members[at].worker.is_some()).collect()
     }
 
-    /// Starts a member with armed fault points.
     pub fn start(&mut self, at: usize, armed: &str) {
         let name = self.members[at].name;
         let worker = self.spawn(name, name, armed);
@@ -58,7 +54,7 @@ impl Stage<'_> {
         self.story.tell(format_args!("{name} starts, life {}{armed}", self.members[at].lives));
     }
 
-    /// Starts a worker with the files of the member `name`. If members are static, the worker has the static name `known_as`.
+    /// Starts a worker with the files of `name`. If members are static, `known_as` is its static name.
     pub fn spawn(&self, name: &str, known_as: &str, armed: &str) -> Worker {
         let Conditions { options, commit_ms, checkpoint_ms, transaction_ms, .. } = self.conditions;
         let mut overrides = options.overrides();
@@ -79,7 +75,7 @@ impl Stage<'_> {
         Worker::start_armed(&config, &overrides, armed, &dir.join(format!("log-{life}")))
     }
 
-    /// Writes the current configuration. Returns its path.
+    /// Writes the configuration with all changes of the plan so far.
     pub fn write_config(&self, name: &str) -> PathBuf {
         let config = self.stream.setup.write_config(name);
         let options = &self.conditions.options;
@@ -101,14 +97,12 @@ impl Stage<'_> {
         }
     }
 
-    /// Stops a member gracefully and waits until it has exited.
     pub fn terminate(&mut self, at: usize) {
         let Some(worker) = self.members[at].worker.take() else { return };
         let name = self.members[at].name;
         self.end(worker, name);
     }
 
-    /// Stops a worker gracefully and waits until it has exited.
     pub fn end(&mut self, mut worker: Worker, name: &str) {
         self.story.tell(format_args!("{name} gets SIGTERM"));
         if worker.runs() {
@@ -126,7 +120,7 @@ impl Stage<'_> {
         self.story.tell(format_args!("{name} exited: {}", why.unwrap_or_else(|| panic!("{name} exited with {status} after SIGTERM"))));
     }
 
-    /// Returns the reason for an exit with this status and log, or `None` if the exit is not acceptable.
+    /// The reason for an exit. `None` if the exit is not acceptable.
     fn why(&mut self, status: ExitStatus, log: &str) -> Option<&'static str> {
         if log.contains("fault point reached") && matches!(status.signal(), Some(6 | 9)) {
             self.story.count("kill at a point");
@@ -146,7 +140,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Restarts members that have exited and continues members that were stopped for long enough.
+    /// Restarts members that have exited. Continues members whose stop is over.
     pub(super) fn tend(&mut self) {
         for at in 0..self.members.len() {
             let member = &mut self.members[at];

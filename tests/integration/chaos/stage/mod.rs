@@ -1,4 +1,4 @@
-//! Carries out a plan: feeds the stream, waits, and compares the output at the end.
+//! Runs a plan: feeds the stream, waits, and compares the output at the end.
 
 mod members;
 mod stream;
@@ -34,9 +34,9 @@ pub struct Stage<'a> {
     pub broker: Option<&'a mut OwnBroker>,
     /// True once a broker was killed, stopped, or slow.
     pub broker_failed: bool,
-    /// The end of the current fault of one of three brokers.
+    /// The end of the current fault, if one of three brokers has one.
     pub ailment_ends: Option<Instant>,
-    /// True if another process has had the name of a member.
+    /// True once a second process has used the name of a member.
     pub twinned: bool,
     pub members: Vec<Member>,
     pub story: &'a mut Story,
@@ -44,29 +44,25 @@ pub struct Stage<'a> {
     pub other: Option<String>,
     /// The topics of dead letters and of duplicates.
     side_outputs: [String; 2],
-    /// The current filter configuration.
     pub memory: Memory,
-    /// True if partitions were added to the input.
     pub has_more_partitions: bool,
-    /// The server alongside the members, if there is a changelog.
     pub server: Option<Server>,
     pub promise: Promise,
     promise_without_delivery: Promise,
-    /// The seeds: some of the keys in the stream, each once, all with the time of the stream's first record.
+    /// Some of the keys in the stream, each once. All have the time of the stream's first record.
     pub seeds: Vec<TestRecord>,
     group: Group,
     feed: Option<Feed>,
-    /// The number of records that the feed may send.
     allowed: usize,
-    /// The number of records that were written in addition to the feed.
+    /// The number of records that did not come from the feed.
     beside: usize,
     /// The directory for the files of a failed plan.
     dir: &'a Path,
 }
 
 impl<'a> Stage<'a> {
-    /// Sets up a stream and the state of all members. Each member has the empty checkpoint of the group's start, as if it had been a member
-    /// then. Without that checkpoint, a member would rebuild its state from the window and would not know which keys were seen earlier.
+    /// Sets up the stream and starts the first member. All members get a copy of the empty checkpoint from the group's start. Without it, a
+    /// member would rebuild its state from the window and would not know which keys were seen earlier.
     pub fn new(plan: &'a Plan, address: &str, mut broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
         // A failed plan may have left a broker down.
         if let Some(broker) = &mut broker {
@@ -121,7 +117,7 @@ impl<'a> Stage<'a> {
         }
         stage.start(0, "");
         if let Some(other) = &stage.other {
-            // Both topics are read at the same time, so the order of their keys is not determined.
+            // The group reads both topics at the same time, so the order of their keys is not determined.
             produce(address, other, stage.stream.records.iter().step_by(3));
         }
         let rest = stage.stream.records[BEFORE..].to_vec();
@@ -129,12 +125,12 @@ impl<'a> Stage<'a> {
         stage
     }
 
-    /// Waits for a condition. Manages the members, the brokers, and the server during the wait.
+    /// Waits for a condition. Meanwhile, takes care of the members, the brokers, and the server.
     pub fn wait(&mut self, what: &str, condition: impl FnMut(&mut Self) -> bool) {
         assert!(self.wait_for(LIMIT, condition), "not within {LIMIT:?}: {what}");
     }
 
-    /// Waits up to a limit. Returns `true` if the condition holds.
+    /// Returns `false` if the condition does not hold within `limit`.
     pub fn wait_for(&mut self, limit: Duration, mut condition: impl FnMut(&mut Self) -> bool) -> bool {
         let deadline = Instant::now() + limit;
         loop {
@@ -151,12 +147,11 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The group's committed offsets in the input. `None` if the broker does not respond.
+    /// `None` if the broker does not respond.
     pub fn group_offsets(&self) -> Option<Vec<i64>> {
         self.group.committed()
     }
 
-    /// The number of records that the group has committed.
     pub fn committed(&self) -> usize {
         let offsets = self.group_offsets().unwrap_or_default();
         offsets.into_iter().map(|offset| usize::try_from(offset).expect("not negative")).sum()
@@ -171,8 +166,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Lets the feed continue to the next fault and beyond it. The last records wait until all faults are over, because a server with a
-    /// changed configuration does not answer before the workers have written to every partition with that configuration.
+    /// Lets the feed continue to the next fault and a bit further. The last records must wait until all faults are over: a server with a
+    /// changed configuration answers only after the workers have written to every partition with that configuration.
     pub fn allow(&mut self, records: usize) {
         let most = (records + LEAD).min(self.conditions.records - LAST).max(records);
         self.allowed = self.allowed.max(most);
@@ -187,8 +182,8 @@ impl<'a> Stage<'a> {
         self.wait("all sent records are committed", |stage| stage.committed() >= all);
     }
 
-    /// Writes records of time 0 with keys that have occurred and keys that will occur. The feed cannot write them, because librdkafka takes
-    /// time 0 for "now".
+    /// Writes records with timestamp 0. Some of their keys have occurred, others will occur. The feed cannot write such records, because
+    /// librdkafka replaces timestamp 0 with the current time.
     pub fn bring_of_time_0(&mut self, near: usize) {
         let some = self.stream.records[near.saturating_sub(1_000)..].iter().step_by(71).take(40);
         let some: Vec<_> = some.map(|record| TestRecord { timestamp: 0, ..record.clone() }).collect();
@@ -204,7 +199,7 @@ impl<'a> Stage<'a> {
         self.feed.as_ref().expect("it was started")
     }
 
-    /// Lets the group read everything, stops the members, and compares the output with the expected one.
+    /// Lets the group read everything, stops the members, and compares the output with the expected output.
     pub fn finish(&mut self) {
         self.story.tell("no more faults");
         self.wait_until_whole();
@@ -218,9 +213,10 @@ impl<'a> Stage<'a> {
         }
         let inputs = self.inputs();
         if self.conditions.options.has("repartition = true") {
-            // The committed offsets of the input do not show that the repartition topic is read, too, so this waits for the expected keys.
+            // The committed offsets of the input do not show if the workers have also read the repartition topic, so this waits for the
+            // expected keys.
             let keys = truth::keys(&self.conditions.options, &self.seeds, &inputs);
-            // Each check reads the whole output, so it needs no pause.
+            // Reading the whole output takes long enough, so the loop needs no further pause.
             self.wait_for(LIMIT, |stage| truth::lacks_nothing(&keys, &stage.stream.output()));
         }
         for at in self.running() {
@@ -237,7 +233,7 @@ impl<'a> Stage<'a> {
         self.delete_topics();
     }
 
-    /// The records that the group must read, by input and partition.
+    /// The records that the group must read, by input topic and partition.
     fn inputs(&self) -> Vec<Vec<Vec<TestRecord>>> {
         let mut input = read_committed(&self.stream.broker, &self.stream.input, PARTITIONS);
         if self.conditions.options.has("start = \"latest\"") {
@@ -256,7 +252,7 @@ impl Drop for Stage<'_> {
         self.members.iter_mut().for_each(|member| drop(member.worker.take()));
         drop(self.server.take());
         if std::thread::panicking() || std::env::var_os("UNSEEN_CHAOS_KEEP").is_some() {
-            // Replaces the files of an earlier failure, which are only for a person who investigates it.
+            // Only a person who investigates a failure needs these files, so the latest failure replaces the files of earlier ones.
             let _ = fs::remove_dir_all(self.dir);
             let _ = fs::create_dir_all(self.dir.parent().unwrap_or(self.dir));
             let _ = fs::rename(self.stream.setup.dir(), self.dir);

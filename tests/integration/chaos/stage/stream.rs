@@ -8,8 +8,8 @@ use crate::harness::{News, Oracle, RETRACT, Setup, SplitMix, TestRecord, produce
 use crate::stream::Stream;
 use std::time::Duration;
 
-/// Returns the stream of a plan with the records from before the group's start, the other topic of the space (if there is one), and the
-/// topics of dead letters and of duplicates.
+/// Creates the topics of a plan and writes the records from before the group's start. Returns the stream, the other topic of the space (if
+/// there is one), and the topics of dead letters and of duplicates.
 pub(super) fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, Option<String>, [String; 2]) {
     let options = &conditions.options;
     let hint = format!("chaos-{}", conditions.seed);
@@ -40,7 +40,6 @@ pub(super) fn stream(address: &str, conditions: &Conditions, memory: &Memory) ->
     (Stream { broker: address.to_owned(), input, output, records, expected: Vec::new(), oracle, setup }, other, [dead, duplicates])
 }
 
-/// The records of the stream, some of them unusual.
 fn records(conditions: &Conditions) -> Vec<TestRecord> {
     let mut records = News { seed: conditions.seed, count: conditions.records + BEFORE, ..News::default() }.records();
     let mut random = SplitMix(conditions.seed);
@@ -48,7 +47,7 @@ fn records(conditions: &Conditions) -> Vec<TestRecord> {
         let some = records.iter_mut().filter(|_| random.below(10) == 0);
         some.for_each(|record| record.headers.push((RETRACT.to_owned(), Some(RETRACTS.into()))));
     }
-    // Each oversized record costs a separate transaction, so such records are rare.
+    // Oversized records are rare, because each of them needs its own transaction.
     let rare = if conditions.options.has("records too large for the output") { 1_000 } else { 50 };
     let some = records.iter_mut().filter(|_| random.below(rare) == 0).collect::<Vec<_>>();
     let mut random = SplitMix(conditions.seed);
@@ -67,7 +66,7 @@ fn make_odd(options: &Options, record: &mut TestRecord, random: &mut SplitMix) {
     if options.has("records of time 0, or before it") {
         record.timestamp = -2 - i64::try_from(random.below(100_000_000)).unwrap_or_default();
     } else if options.has("records that are late, from the future, or without a time") {
-        // Days late, near the Unix epoch, without a time, or years ahead of any clock.
+        // Three days late, near the Unix epoch, without a time, or years ahead of any clock.
         record.timestamp = [record.timestamp - 3 * 24 * 3_600_000, 1, -1, MAX_TIMESTAMP + 1_000_000_000_000][random.below(4)];
     } else if options.has("tombstones") {
         record.value = None;

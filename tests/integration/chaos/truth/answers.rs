@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 /// False-positive rates of the server's own filters. The first is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
 const RARELY: f64 = 1e-9;
-/// Maximum number of filter lookups per key: two in each of six partitions, because the user id can be a number or a text.
+/// The maximum number of filter lookups per key: two in each of six partitions. There are two lookups, because the user ID can be a number
+/// or a string.
 const LOOKUPS: i32 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -20,8 +21,8 @@ pub enum ServerFilter {
 }
 
 impl ServerFilter {
-    /// Returns the option that gives the server its own filter for a space, if it needs one, and the probability that an unseen key is
-    /// reported as seen.
+    /// Returns the option that gives the server its own filter for a space (`None` if it uses the worker's filter), and the probability
+    /// that the server reports an unseen key as seen.
     pub fn option(self, space: &str, options: &Options, memory: &Memory, capacity: usize) -> (Option<String>, f64) {
         let retracts = options.has("retract");
         let own = |kind: &str, rate: f64| {
@@ -31,19 +32,17 @@ impl ServerFilter {
         let (option, rate) = match self {
             Self::Worker => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
             Self::Aging if !retracts => own("aging", OFTEN),
-            // Retractions need a low rate, because a filter with many false positives would retract other keys.
+            // A filter with many false positives would retract other keys, so retractions need a low rate.
             _ => own("cuckoo", RARELY),
         };
         (option, 1.0 - (1.0 - rate).powi(LOOKUPS))
     }
 }
 
-/// The user and the item of a key.
 pub fn parts(key: &[u8]) -> (&str, &str) {
     std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item")
 }
 
-/// An answer of a server about keys.
 pub struct Answer {
     pub as_of_ms: i64,
     pub seen: Vec<bool>,
@@ -52,7 +51,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Panics unless the answer about `keys` is correct. The server may or may not know the keys from `before` the group's start.
+    /// Panics unless the answer about `keys` is correct. For keys in `before`, which are from before the group's start, both answers are
+    /// correct.
     pub fn judge(&self, keys: &[Vec<u8>], known: &Known, before: &BTreeSet<Vec<u8>>) {
         let Self { as_of_ms, rate, .. } = *self;
         let answered = |seen| keys.iter().zip(&self.seen).filter(move |(_, said)| **said == seen).map(|(key, _)| key);

@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 /// The keys that a server must or may report as seen between two commits.
 #[derive(Default)]
 pub struct Known {
-    /// Keys that are remembered the whole time.
+    /// Keys that are remembered from the first commit to the second. The server must report them.
     pub seen: BTreeSet<Vec<u8>>,
-    /// Keys that are remembered for only a part of the time, and keys that may be remembered.
+    /// Keys that may be remembered, or that are remembered for a part of the time. The server may report them.
     pub maybe: BTreeSet<Vec<u8>>,
 }
 
-/// Returns the keys for an answer that is based on at least the first `from` records of each partition of the input, and on at most the
-/// first `until` records.
+/// Returns the keys for an answer that includes at least the first `from` records of each partition of the input, and at most the first
+/// `until` records.
 pub fn known(
     options: &Options,
     promise: Promise,
@@ -32,7 +32,7 @@ pub fn known(
         let (early, late) = records[..until].split_at(from.min(until));
         let (early, late) = (&*of_space(early), &*of_space(late));
         if promise.exact && options.is_ordered() {
-            // A server is asked about the space of the last entry.
+            // The test queries the server only about the space of the last entry.
             let mut model = Model::new(options, false, seeds, partition);
             for record in early {
                 model.judge(record);
@@ -59,7 +59,7 @@ pub fn known(
     known
 }
 
-/// The keys of records whose output is judged by key.
+/// The keys of records that are looked up.
 pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
     records.iter().filter(|record| is_judged(record)).map(id)
 }

@@ -1,4 +1,4 @@
-//! Compares the output with the expected one, which follows from a simple list and from the promises of the plan.
+//! Compares the output with the expected output, which follows from a simple model and from the promises of the plan.
 
 mod answers;
 mod known;
@@ -15,14 +15,14 @@ use crate::harness::{TestRecord, assert_same, show};
 use model::{Destination, expected};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The traces of the records that are emitted without a lookup.
+/// The traces of the records that are emitted without a lookup. A trace identifies a record.
 fn passing<'r>(options: &Options, records: impl IntoIterator<Item = &'r TestRecord>) -> Vec<Vec<u8>> {
     let emits_tombstones = options.has("on_tombstone = \"emit\"");
     let is_passing = |record: &&TestRecord| passes(record) || emits_tombstones && record.value.is_none();
     records.into_iter().filter(is_passing).filter(|record| !is_refused(options, record)).map(trace).collect()
 }
 
-/// The number of occurrences of each record that is emitted without a lookup, by its trace.
+/// Counts the records that are emitted without a lookup, by trace.
 fn times_passing<'r>(options: &Options, records: impl Iterator<Item = &'r TestRecord>) -> BTreeMap<Vec<u8>, usize> {
     let mut times = BTreeMap::new();
     for trace in passing(options, records) {
@@ -31,7 +31,7 @@ fn times_passing<'r>(options: &Options, records: impl Iterator<Item = &'r TestRe
     times
 }
 
-/// The records of each partition without copies, in the order of their traces.
+/// Sorts the records of each partition by trace and removes copies.
 fn by_trace(mut output: Vec<Vec<TestRecord>>) -> Vec<Vec<TestRecord>> {
     for records in &mut output {
         records.sort_by_key(trace);
@@ -64,13 +64,11 @@ pub fn keys(options: &Options, seeds: &[TestRecord], inputs: &[Vec<Vec<TestRecor
     judged().map(id).filter(|id| !apart.contains(id)).collect()
 }
 
-/// True if all of these keys were emitted.
 pub fn lacks_nothing(keys: &BTreeSet<Vec<u8>>, output: &[Vec<TestRecord>]) -> bool {
     let came: BTreeSet<_> = output.iter().flatten().filter(|record| is_judged(record)).map(id).collect();
     keys.is_subset(&came)
 }
 
-/// All written records, by partition.
 pub struct Written {
     pub output: Vec<Vec<TestRecord>>,
     pub duplicates: Vec<Vec<TestRecord>>,
@@ -78,7 +76,7 @@ pub struct Written {
 }
 
 /// Panics unless the workers kept `promise`. `undisturbed` is the same promise without the delivery option. `before` has the records from
-/// before the group's start. They may be emitted if the promise allows the group to forget where it started.
+/// before the group's start. Such records may be emitted if the promise allows the group to lose its start position.
 pub fn check(
     options: &Options,
     (promise, undisturbed): (Promise, Promise),
@@ -93,7 +91,7 @@ pub fn check(
     }
     assert!(options.is_judged_by_keys(), "the output of {options:?} cannot be predicted");
     if undisturbed.exact && options.is_in_order() && options.filter().keeps_window() {
-        // With at-least-once delivery, records may be emitted repeatedly and out of order, so the comparison ignores both.
+        // With at-least-once delivery, records may be emitted several times and out of order, so the comparison ignores both.
         assert_same(&by_trace(expected(options, seeds, &inputs[0], Destination::Output)), &by_trace(output.clone()));
     }
     check_content(options, inputs, before, &output);
@@ -106,7 +104,7 @@ pub fn check(
     }
     let is_exactly_once = promise.exact && options.has("delivery = \"exactly_once\"");
     if is_exactly_once && options.has("a space of one topic") && inputs[0].len() == output.len() {
-        // Records without a lookup bypass the repartition topic, so they stay in their partition and in order.
+        // Records without a lookup bypass the repartition topic, so they keep their partition and their order.
         for (partition, (input, output)) in inputs[0].iter().zip(&output).enumerate() {
             assert_eq!(passing(options, input), passing(options, output), "records without a lookup, partition {partition}");
         }
@@ -130,7 +128,7 @@ pub fn check(
     assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key was emitted several times");
 }
 
-/// Panics unless each emitted record is an unchanged record of the input.
+/// Panics if an emitted record differs from the record in the input.
 fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[TestRecord], output: &[Vec<TestRecord>]) {
     let mut read: BTreeMap<Vec<u8>, Vec<TestRecord>> = BTreeMap::new();
     for record in inputs.iter().flatten().flatten().chain(before) {
@@ -148,7 +146,7 @@ fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[T
     }
 }
 
-/// Panics unless duplicates and dead letters are the same as in an undisturbed run.
+/// Panics unless the duplicates and the dead letters are the same as in an undisturbed run.
 fn check_others(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], written: &Written) {
     let marked: Vec<Vec<_>> =
         written.output.iter().map(|records| records.iter().filter(|record| is_marked(record)).cloned().collect()).collect();

@@ -7,7 +7,6 @@ use super::records::{
 use crate::harness::{RETRACT, TestRecord};
 use std::collections::BTreeMap;
 
-/// The destination of a record. A duplicate in the output is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     Output,
@@ -27,7 +26,7 @@ pub(super) struct Model<'o> {
     counted: (i64, i64),
     /// `None` for keys that were inserted before any time was known.
     pub(super) keys: BTreeMap<Vec<u8>, Option<i64>>,
-    /// The states of the last emitted records.
+    /// The state of each key's last emitted record.
     states: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     emits_changes: bool,
 }
@@ -88,7 +87,7 @@ impl<'o> Model<'o> {
         })
     }
 
-    /// True if the key of a record is remembered at the record's time.
+    /// Advances stream time to the record. Returns `true` if the record's key is remembered then.
     pub(super) fn remembers_when(&mut self, record: &TestRecord) -> bool {
         self.pass(time(record));
         self.remembers(&id(record))
@@ -106,7 +105,7 @@ impl<'o> Model<'o> {
         self.keys.insert(id, slice);
     }
 
-    /// Returns the destination of a record, or `None` if it is dropped.
+    /// `None` if the record is dropped.
     pub(super) fn judge(&mut self, record: &TestRecord) -> Option<Destination> {
         if passes(record) {
             return self.written(record, Destination::Output);

@@ -1,4 +1,4 @@
-//! Gives the records of a plan the forms that the options require, and headers that tell the model about these forms.
+//! Changes the records of a plan as its options require, and adds headers that describe the changes to the model.
 
 use super::super::options::{ENCODED, EVENT_TIMES, ON_CHANGE, Options, RULES, WHEN};
 use crate::harness::{SplitMix, TestRecord};
@@ -12,7 +12,7 @@ pub const MAX_TIMESTAMP: i64 = 1_798_761_600_000;
 /// The record size limit of the output, in bytes.
 pub const LIMIT_BYTES: usize = 20_000;
 
-/// The id of a record. The id is in a header, because the key of the record may be missing. Each entry of an input has its own ids.
+/// The ID of a record. It is in a header, because the key of the record may be missing. Each entry of an input has its own IDs.
 pub fn id(record: &TestRecord) -> Vec<u8> {
     let mut id = record.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.clone()).unwrap_or_default();
     if is_of_first_entry(record) {
@@ -21,7 +21,7 @@ pub fn id(record: &TestRecord) -> Vec<u8> {
     id
 }
 
-/// The header of a record that belongs to the first of two entries.
+/// A record with this header goes to the first of two entries.
 const RULE: &str = "rule";
 
 pub fn is_of_first_entry(record: &TestRecord) -> bool {
@@ -29,7 +29,7 @@ pub fn is_of_first_entry(record: &TestRecord) -> bool {
     has(RULE) && !has(WITHOUT_RULE)
 }
 
-/// Makes a third of the records belong to the first of two entries, if the options require that.
+/// Sends a third of the records to the first of two entries, if the options require it.
 pub fn mark_rules(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x2171e);
     for record in records.iter_mut().filter(|_| options.has(RULES)) {
@@ -41,7 +41,7 @@ pub fn mark_rules(options: &Options, records: &mut [TestRecord], seed: u64) {
 
 /// The header that contains the event time for this model. Workers read the time from a field of the value.
 const EVENT_TIME: &str = "event-time";
-/// Maximum difference between Kafka's timestamp and the event time.
+/// The maximum difference between Kafka's timestamp and the event time.
 const JITTER_MS: i64 = 10 * 60 * 1_000;
 
 /// If the options require it, moves the times of records into a field of their values and sets other timestamps.
@@ -56,7 +56,7 @@ pub fn move_times(options: &Options, records: &mut [TestRecord], seed: u64) {
     }
 }
 
-/// Writes an event time into a record's value in one of five forms or removes it if there is no time.
+/// Writes an event time into the value of a record, in one of five forms. Removes the field if there is no time.
 pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
     record.headers.retain(|(name, _)| name != EVENT_TIME);
     let is_encoded = record.value.as_deref().is_some_and(is_encoded);
@@ -65,7 +65,7 @@ pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
     let after = rest.find([',', '}']).map_or("", |end| &rest[end..]);
     let written = match (form, time) {
         (_, ..=0) => String::new(),
-        // Small numbers would be taken for seconds.
+        // Workers would read a small number as seconds.
         (0, _) | (_, ..100_000_000_000) => {
             let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(time.unsigned_abs());
             format!(",\"ts\":\"{}\"", humantime::format_rfc3339_millis(time))
@@ -82,10 +82,10 @@ pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
     record.value = Some(if is_encoded { encoded(&value) } else { value.into_bytes() });
 }
 
-/// The header of an encoded record without a key.
+/// The header of an encoded record whose key cannot be read.
 const BROKEN: &str = "broken";
 
-/// If the options require it, moves the ids of records into JSON in a text field and encodes the values. A value that cannot be read stays
+/// If the options require it, moves the IDs of records into JSON in a text field and encodes the values. A value that cannot be read stays
 /// unreadable, either in its encoding or in its JSON.
 pub fn encode(options: &Options, records: &mut [TestRecord]) {
     for (number, record) in records.iter_mut().enumerate().filter(|_| options.has(ENCODED)) {
@@ -114,7 +114,7 @@ fn is_encoded(value: &[u8]) -> bool {
     !value.starts_with(b"{")
 }
 
-/// Encodes a value. A value that is too large stays too large.
+/// A value above the size limit of the output is not compressed, so it stays above the limit.
 fn encoded(value: &str) -> Vec<u8> {
     let level = if value.len() > LIMIT_BYTES { Compression::none() } else { Compression::fast() };
     let mut gzip = Vec::new();
@@ -130,7 +130,7 @@ fn decoded(value: &[u8]) -> String {
     text
 }
 
-/// The time that moves the window.
+/// The time that advances stream time. `None` if the record has no time.
 pub(super) fn time(record: &TestRecord) -> Option<i64> {
     let header = record.headers.iter().find(|(name, _)| name == EVENT_TIME).and_then(|(_, value)| value.as_deref());
     let event = header.map(|time| std::str::from_utf8(time).ok().and_then(|time| time.parse().ok()).expect("a number"));
@@ -140,7 +140,7 @@ pub(super) fn time(record: &TestRecord) -> Option<i64> {
 /// The header that contains the state of a record for this model. Workers read the state from a field of the value.
 const STATE: &str = "state";
 
-/// Gives the records states that often stay the same, if the options require it. Some records get no state.
+/// Gives records a state if the options require it. The state of a key often stays the same. Some records have no state.
 pub fn set_states(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x57a7);
     for record in records.iter_mut().filter(|_| options.has(ON_CHANGE)) {
@@ -162,9 +162,9 @@ pub(super) fn state(record: &TestRecord) -> Option<Vec<u8>> {
     record.headers.iter().find(|(name, _)| name == STATE).and_then(|(_, value)| value.clone())
 }
 
-/// The header of a record that passes through, regardless of its value.
+/// A record with this header passes through, regardless of its value.
 const SKIP: &str = "skip";
-/// The header of a record that passes through because of its value. This model reads the header. Workers read the value.
+/// A record with this header passes through because of its value. The model reads the header. Workers read the value.
 const PASSES: &str = "passes";
 /// The header that the simulation adds to a record that the worker read while the configuration had no `when` condition.
 pub const WITHOUT_CONDITION: &str = "without-condition";
@@ -178,7 +178,6 @@ pub(super) fn has_header(record: &TestRecord, name: &str) -> bool {
     record.headers.iter().any(|(header, _)| header == name)
 }
 
-/// Marks some records to pass through, if the options require it.
 pub fn mark_passing(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x9a55);
     for record in records.iter_mut().filter(|_| options.has(WHEN)) {
@@ -201,13 +200,11 @@ pub fn mark_passing(options: &Options, records: &mut [TestRecord], seed: u64) {
     }
 }
 
-/// True if a record is not deduplicated.
 pub(super) fn passes(record: &TestRecord) -> bool {
     let has = |name: &str| has_header(record, name);
     (has(SKIP) || has(PASSES)) && !has(WITHOUT_CONDITION)
 }
 
-/// The header that identifies a record.
 pub(super) fn trace(record: &TestRecord) -> Vec<u8> {
     let header = record.headers.iter().find(|(name, _)| name == "trace");
     header.and_then(|(_, value)| value.clone()).unwrap_or_else(|| panic!("no trace in {record:?}"))
@@ -218,7 +215,6 @@ pub(super) fn is_broken(record: &TestRecord) -> bool {
     record.value.as_deref().is_some_and(|value| if is_encoded(value) { has_mark() } else { !value.ends_with(b"}") })
 }
 
-/// True if the output rejects the record.
 pub fn is_refused(options: &Options, record: &TestRecord) -> bool {
     let is_compacted = options.has("records that the output refuses");
     is_compacted && record.key.is_none() || record.value.as_ref().is_some_and(|value| value.len() > LIMIT_BYTES)

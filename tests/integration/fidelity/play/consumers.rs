@@ -1,4 +1,4 @@
-//! The calls of the group's member and of changelog readers.
+//! The calls of the group's member and of the changelog readers.
 
 use super::super::plan::To;
 use super::super::{Names, Side};
@@ -43,7 +43,7 @@ impl<S: Side> Player<'_, S> {
         }
     }
 
-    /// Replaces the member and all other clients, whose metadata may be outdated.
+    /// Replaces the member and all other clients, because their metadata may be outdated after `change`.
     pub(super) fn rejoin(&mut self, change: impl FnOnce(&mut Self)) -> String {
         self.former = self.consumer.membership().or(self.former.take());
         let next = self.side.broker().consumer(&self.config, 0).expect("a consumer");
@@ -106,7 +106,7 @@ impl<S: Side> Player<'_, S> {
 
     fn render(&self, record: &impl Record) -> String {
         let headers: Vec<_> = record.all_headers().map(|(name, value)| format!("{}={}", text(Some(name)), text(value))).collect();
-        // The clocks of the two clusters differ, so times are relative to the start. Times that a broker has set are left out.
+        // The clocks of the two clusters differ, so times are relative to the start. Times that a broker has set are not shown.
         let since = |time| Some(time - self.start_ms).filter(|since| *since <= -AGO_MS / 2);
         let stamp = record.stamp().map(|(kind, time)| (kind, if time < 0 { Some(time) } else { since(time) }));
         format!("{} {} {} {headers:?} {stamp:?}", record.offset(), text(record.key()), text(record.value()))
@@ -166,7 +166,7 @@ impl<S: Side> Player<'_, S> {
 
     pub(super) fn committed(&self) -> String {
         if self.slots.iter().any(|slot| slot.has_offsets) {
-            // A client would wait for the open transaction until its timeout.
+            // A client would wait until the transaction ends or its own request times out.
             return "unstable".to_owned();
         }
         let of: Vec<_> = (0..self.partitions.cast_signed()).map(|partition| self.at(To(0, partition))).collect();

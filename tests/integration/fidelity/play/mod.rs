@@ -13,10 +13,9 @@ use unseen::config::Config;
 use unseen::record::TopicPartition;
 use unseen::runtime;
 
-/// Timeout of a call.
 const CALL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
-/// The age of the records.
+/// The age of the produced records.
 const AGO_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 86_400_000;
 
@@ -31,14 +30,13 @@ struct Player<'s, S: Side> {
     reader: <S::Broker as Broker>::ChangelogReader,
     tail: <S::Broker as Broker>::ChangelogTail,
     partitions: u32,
-    /// The number of the next record.
     number: usize,
     start_ms: i64,
-    /// Ids of topics, in the order of their appearance.
+    /// Topic IDs in the order of their appearance. The two clusters have different IDs.
     ids: Vec<String>,
 }
 
-/// Plays all calls. Returns an observation for each call.
+/// Returns an observation for each call, and further observations of the start and the end.
 pub fn play<S: Side>(side: &S, names: &Names, plan: &[Op]) -> Vec<String> {
     for (at, (kind, partitions)) in Names::TOPICS.into_iter().enumerate() {
         side.create_topic(&names.topic(at), partitions, kind);
@@ -75,7 +73,7 @@ pub fn play<S: Side>(side: &S, names: &Names, plan: &[Op]) -> Vec<String> {
         seen.push(format!("at the end, {to:?}: {observed:?}"));
     }
     seen.push(player.committed());
-    // If librdkafka's consumer were dropped while it is a member, it would wait for an answer to a rebalance.
+    // A librdkafka consumer that is dropped while it is a member would wait for the response to a rebalance.
     player.consumer.close();
     seen
 }
@@ -98,7 +96,6 @@ impl<S: Side> Player<'_, S> {
         TopicPartition { topic: self.names.topic(topic), partition }
     }
 
-    /// All partitions of all topics.
     fn all(&self) -> Vec<To> {
         let plain = (0..self.partitions.cast_signed()).map(|partition| To(0, partition));
         plain.chain((1..Names::TOPICS.len()).map(|topic| To(topic, 0))).collect()

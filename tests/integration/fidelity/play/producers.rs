@@ -12,11 +12,10 @@ use unseen::broker::{
 use unseen::config::Config;
 use unseen::record::{Offset, TopicPartition};
 
-/// The producers of a transactional id.
+/// The current and the fenced producer of a transactional ID.
 pub(super) struct Slot<B: Broker> {
     current: B::Producer,
     fenced: Option<B::Producer>,
-    /// Partitions of the open transaction.
     touched: BTreeSet<TopicPartition>,
     /// The partitions that contain records of the open transaction.
     open: BTreeSet<TopicPartition>,
@@ -68,14 +67,14 @@ impl<S: Side> Player<'_, S> {
         self.producer(who).map_or_else(|| "there is none".to_owned(), call)
     }
 
-    /// Queues records. Returns the number of queued records and the error for the next one.
+    /// Returns the number of queued records. If a record is rejected, the error also states that number.
     pub(super) fn queue(&self, producer: &<S::Broker as Broker>::Producer, to: To, kinds: &[Kind]) -> Result<usize, String> {
         let topic = self.names.topic(to.0);
         for (at, kind) in kinds.iter().enumerate() {
             let number = self.number + at;
             let (key, mut value) = (format!("key {}", number % 3), format!("value {number}"));
             if *kind == Kind::Large {
-                // Random content does not get smaller when it is compressed.
+                // Random content stays larger than the strict topic accepts, even when it is compressed.
                 let mut random = crate::harness::SplitMix(number as u64);
                 value.extend((0..400).map(|_| format!("{:016x}", random.next())));
             }
@@ -100,7 +99,6 @@ impl<S: Side> Player<'_, S> {
         Ok(kinds.len())
     }
 
-    /// Waits for the queued records and returns their delivery reports.
     pub(super) fn reports(producer: &<S::Broker as Broker>::Producer) -> String {
         let is_flushed = producer.flush(CALL);
         let failures = producer.take_failures();
@@ -125,7 +123,7 @@ impl<S: Side> Player<'_, S> {
         format!("{sent:?}, {reports}")
     }
 
-    /// Notes that a transaction has written to a partition.
+    /// Adds a partition to the open transaction. `before` is the end of the partition before the write.
     fn touch(&mut self, who: Who, of: TopicPartition, before: Option<Offset>, was_sent: bool) {
         if !who.is_fenced && was_sent {
             let slot = &mut self.slots[who.id];
@@ -197,12 +195,11 @@ impl<S: Side> Player<'_, S> {
         result(ended)
     }
 
-    /// The ends of the partitions in a producer's open transaction.
     fn ends(&self, id: usize) -> BTreeMap<TopicPartition, Option<Offset>> {
         self.slots[id].touched.iter().map(|of| (of.clone(), self.side.end(of))).collect()
     }
 
-    /// Forgets the transaction of an id, once its markers are written.
+    /// Forgets a transaction and waits until its markers are written. `before` has the ends of its partitions without the markers.
     fn forget(&mut self, id: usize, before: BTreeMap<TopicPartition, Option<Offset>>) {
         let slot = &mut self.slots[id];
         slot.open.clear();
