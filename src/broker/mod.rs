@@ -63,7 +63,6 @@ pub type RecordOf<'a, B> = <<B as Broker>::Consumer as Consumer>::Record<'a>;
 
 pub type MembershipOf<B> = <<B as Broker>::Consumer as Consumer>::Membership;
 
-/// A consumed record, whose data is borrowed from the client.
 pub trait Record {
     fn topic(&self) -> &str;
     fn partition(&self) -> i32;
@@ -105,7 +104,6 @@ pub enum Rebalance {
     },
 }
 
-/// The group's committed offset of a partition.
 #[derive(Clone, Debug, Default)]
 pub struct Committed {
     /// The next offset to process, or `None` if the group has committed nothing.
@@ -153,13 +151,13 @@ pub trait Consumer {
 
     fn subscribe(&self, topics: &[&str]) -> Result<(), Error>;
     /// Waits up to `timeout` and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued or
-    /// `batch.out_of_range` is set. Errors are permanent: this consumer cannot read again. After [`Error::Fenced`], a new consumer can take
-    /// the static name back.
+    /// `batch.out_of_range` is set. After an error, this consumer cannot read again. After [`Error::Fenced`], a new consumer can join with
+    /// the same static name.
     fn poll<'a>(&'a self, batch: &mut Batch<Self::Record<'a>>, records: usize, timeout: Duration) -> Result<(), Error>;
     fn has_rebalance(&self) -> bool;
     fn next_rebalance(&self) -> Option<Rebalance>;
-    /// Answers [`Rebalance::Assigned`]. Starts reading at these offsets and resumes these partitions, because librdkafka remembers earlier
-    /// pauses.
+    /// Answers [`Rebalance::Assigned`]. Starts reading at these offsets. Also resumes these partitions, because librdkafka remembers
+    /// earlier pauses.
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Answers [`Rebalance::Revoked`].
     fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
@@ -176,8 +174,8 @@ pub trait Consumer {
     fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
     /// Returns the last stable offset of a partition. Waits for at most a second.
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error>;
-    /// Returns the partitions that reported an error and must now be sought back to their positions. Until the seek, the consumer drops
-    /// their records. If the seek fails, a later call returns the partition again.
+    /// Returns the partitions that reported a fetch error and are due for a seek to their positions. The consumer drops their records until
+    /// the seek. If the seek fails, a later call returns the partition again.
     fn errored_due(&self) -> Vec<TopicPartition>;
     /// Continues reading at another offset. Fails if the partition is not being read.
     fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
@@ -205,7 +203,7 @@ pub trait Consumer {
 
 pub struct ProducerOptions<'a> {
     pub transactional_id: &'a str,
-    /// The number of input partitions, which determines `linger.ms`.
+    /// The number of input partitions. It determines `linger.ms`.
     pub partitions: u32,
     pub batch_bytes: usize,
     pub one_record_per_batch: bool,
@@ -226,7 +224,7 @@ pub trait HeaderChanges {
     fn removed_positions(&self) -> Range<usize> {
         0..0
     }
-    /// The names of the headers to remove afterward. A name removes all headers that have it.
+    /// The names of the headers to remove afterward. A name removes all headers with that name.
     fn removed(&self) -> impl Iterator<Item = &CStr>;
     fn added(&self) -> impl Iterator<Item = (&CStr, &[u8])>;
 }
@@ -265,7 +263,7 @@ pub trait ProducerClient<B: Broker> {
     fn begin_transaction(&self) -> Result<(), ClientError>;
     /// Queues a copy of a record.
     fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, RecordOf<'_, B>, H>) -> Result<(), Box<ClientError>>;
-    /// Takes delivery reports, waiting up to `wait` for the first one.
+    /// Processes delivery reports. Waits up to `wait` for the first report.
     fn poll(&self, wait: Duration);
     /// Waits until no record is queued or in flight. Returns false after `timeout`.
     fn flush(&self, timeout: Duration) -> bool;
@@ -286,8 +284,8 @@ pub trait ProducerClient<B: Broker> {
     fn take_failures(&self) -> Vec<DeliveryFailure>;
     /// Takes the offsets of changelog records (tag 0) written since the last call, in order.
     fn take_written(&self) -> BTreeMap<TopicPartition, Vec<Offset>>;
-    /// True if this producer has sent a `TxnOffsetCommit` or `EndTxn` request more than once or has not received an answer. A copy of the
-    /// request may then still arrive.
+    /// True if this producer has sent a `TxnOffsetCommit` or `EndTxn` request more than once, or has sent such a request without receiving
+    /// an answer. A copy of the request may then still arrive at a broker.
     fn has_late_request(&self) -> bool;
 }
 
@@ -301,7 +299,6 @@ pub struct Cluster {
     pub warnings: Vec<String>,
 }
 
-/// The error codes of clients and brokers that callers distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
     /// The user lacks a permission on the topic.
@@ -330,7 +327,6 @@ pub enum ErrorCode {
     Other,
 }
 
-/// The error of a client call and the reactions that it allows.
 #[derive(Clone, Debug)]
 pub struct ClientError {
     pub code: ErrorCode,

@@ -10,7 +10,7 @@ use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp, TopicId};
 use std::collections::VecDeque;
 
-/// The maximum number of fingerprints per changelog record: half a megabyte, which is half of the brokers' default size limit.
+/// The maximum number of fingerprints per changelog record. Their size is half a megabyte, which is half of the brokers' default limit.
 pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
 /// The maximum number of entries that stay allocated for reuse. They use up to 2 MiB per state.

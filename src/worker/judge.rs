@@ -57,8 +57,8 @@ pub(super) fn judge_one(
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Judges the next records that can form a batch and remembers their verdicts. Returns the number of judged records, which may be zero.
-    /// If the record after them cannot be judged, also returns its error.
+    /// Judges the next records that can form a batch and remembers their verdicts. Returns the number of judged records, which may be 0. If
+    /// an error ended the batch early, also returns the error of the next record.
     pub(super) fn judge_batch(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> (usize, Option<ExactError>) {
         let Some(horizon) = self.batch_horizon(messages) else { return (0, None) };
         let room = self.writer.room();

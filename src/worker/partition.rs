@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The threshold of the fill level. The worker warns if the slice ([`Usage::load`](crate::filter::Usage::load)) and the window are both
-/// fuller. The alert `UnseenFilterFilling` has the same threshold.
+/// The fill level of a filter at which the worker warns. Both the slice ([`Usage::load`](crate::filter::Usage::load)) and the window must
+/// be fuller. The alert `UnseenFilterFilling` has the same threshold.
 const FILLING: f64 = 0.8;
 
 /// The number of unsaved fingerprints that triggers an early checkpoint. They use about 50 MB of memory.
@@ -30,9 +30,9 @@ struct Reported {
     slice: Option<Slice>,
 }
 
-/// The last announcement of this owner in the changelog. An announcement is a record that shows the owner's settings and whether the state
-/// is complete. Followers need announcements because an earlier owner may have had another configuration, and because the changelog lacks
-/// keys during a warm-up.
+/// The last announcement of this owner in the changelog. An announcement is a changelog record that contains the owner's settings and shows
+/// whether the state is complete. Followers need announcements because an earlier owner may have had another configuration, and because the
+/// changelog lacks keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
     /// No record since this owner took over the partition at `since`.
@@ -139,8 +139,8 @@ impl PartitionState {
         }
     }
 
-    /// Returns the offset of a topic incarnation in the loaded state. If the state has no offset for the topic id, falls back to an offset
-    /// that was stored without an id.
+    /// Returns the input offset that the loaded state has reached in a topic incarnation. If the state has no offset for the topic id,
+    /// falls back to an offset that was stored without an id.
     pub(super) fn offset(&self, log: &str) -> Option<Offset> {
         let of_topic = || self.offsets.keys().filter(|other| log_topic(other) == log_topic(log)).count();
         self.offsets.get(log).or_else(|| self.offsets.get(log_topic(log)).filter(|_| of_topic() == 1)).copied()
@@ -202,7 +202,8 @@ impl PartitionState {
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
-    /// Notes the offsets of the committed changelog records. Returns false if the offsets show that the changelog was recreated.
+    /// Updates the changelog progress with the offsets of the committed changelog records. Returns false if the offsets show that the
+    /// changelog was recreated.
     pub(super) fn logged(&mut self, written: &[Offset]) -> bool {
         self.changelog.epoch = self.epoch;
         if written.len() == self.logging.len() {
@@ -212,8 +213,8 @@ impl PartitionState {
         }
     }
 
-    /// Notes that the state was rebuilt from its changelog up to `end` and contains the effects of the inputs up to `offsets`. `epoch` is
-    /// the highest epoch in the changelog so far.
+    /// Sets the offsets of a state that was rebuilt from its changelog up to `end`. `offsets` are the input offsets that the state has
+    /// reached. `epoch` is the highest epoch in the changelog so far.
     pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
         self.offsets = offsets;
         (self.changelog.end, self.changelog.epoch) = (Some(end), epoch);

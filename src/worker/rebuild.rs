@@ -1,7 +1,7 @@
 //! Rebuilds states from their changelogs while the workers process other partitions.
 //!
-//! Runs the threads that read and trim changelogs. Never applies a change that the group has not committed, blocks a worker, or lets one
-//! partition block another.
+//! Runs the threads that read and trim changelogs. Never applies a change that the group has not committed. Never blocks a worker, and
+//! never lets a partition block another partition.
 
 use super::Error;
 use super::partition::PartitionState;
@@ -23,19 +23,19 @@ use std::time::{Duration, Instant};
 
 /// The number of threads per process that read changelogs. Each thread has its own reader and works on one state at a time.
 const THREADS: usize = 2;
-/// The maximum time that a reader may go without an answer before it is replaced.
+/// The time without an answer after which a reader is replaced.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request to delete the records of a topic-partition below an offset.
 struct Trim {
-    /// The id of the topic that the offset belongs to, if known. A recreated topic has a different id.
+    /// The id of the topic when the offset was determined, if known. A recreated topic has a different id.
     topic_id: Option<String>,
     before: Offset,
 }
 
 enum Task {
     Rebuild(Box<Job>),
-    /// Trim the first entry of [`Queue::trims`].
+    /// Trims the first entry of [`Queue::trims`].
     Trim,
 }
 

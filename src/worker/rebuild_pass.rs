@@ -14,7 +14,7 @@ use crate::runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Changelog records that were skipped because they end past the committed offset. Their epochs can differ.
+/// Changelog records that were skipped because they end past the committed offset.
 pub(super) struct Skipped {
     /// The changelog offset of the first skipped record.
     pub(super) offset: Offset,
@@ -144,7 +144,7 @@ impl<B: Broker> Follow<'_, B> {
         Ok(true)
     }
 
-    /// Notes the input offsets that the group had reached. A record of a warm-up never lowers these offsets, because a warm-up also logs
+    /// Updates the input offsets that the group had reached. A record of a warm-up never lowers these offsets, because a warm-up also logs
     /// input records that the group had read long before.
     fn note_group_offsets(&mut self, record: &ChangelogRecord<'_>) {
         for span in &record.spans {

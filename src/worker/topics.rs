@@ -25,9 +25,9 @@ pub(super) struct InputTopic {
     /// The unit of the key space, identified by its first space. The spaces of a unit are restored together.
     unit: SpaceId,
     pub(super) rules: Rules,
-    /// The index of the record counters, which belong to the configured topic.
+    /// The index of the record counters of the configured topic.
     pub(super) counted: CountsId,
-    /// The index of the byte counters, which belong to the topic that is actually read.
+    /// The index of the byte counters of the topic that is actually read.
     pub(super) read: CountsId,
     /// The number of keys per partition that the filter is sized for.
     pub(super) capacity: u64,

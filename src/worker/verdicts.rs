@@ -113,7 +113,7 @@ impl Verdicts {
         }
     }
 
-    /// Notes that a broker rejected a record in its present form. The verdict stays, and the next attempt writes fewer headers.
+    /// Stores the broker's reason for rejecting a record. The verdict stays, and the next attempt writes fewer headers.
     pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
         self.refused.insert(offset, invalid);
     }
