@@ -29,6 +29,7 @@ pub enum Error {
     /// The brokers respond but reject this client. Retrying does not help.
     #[error("{advice} ({reason})")]
     Refused {
+        /// Advice for the operator, for example to grant a permission.
         advice: String,
         reason: String,
     },

@@ -73,7 +73,6 @@ pub trait Record {
     fn value(&self) -> Option<&[u8]>;
     /// All headers in order, including those whose names are not UTF-8.
     fn all_headers(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)>;
-    /// True if both records are from the same topic-partition.
     fn same_partition(&self, other: &Self) -> bool;
 
     /// The timestamp in milliseconds, or `None` if it is missing or negative.
@@ -289,7 +288,6 @@ pub trait ProducerClient<B: Broker> {
     fn has_late_request(&self) -> bool;
 }
 
-/// The cluster metadata of the configured topics.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// The partition counts of the configured topics that exist, and of the internal topics.

@@ -81,7 +81,7 @@ pub enum Refreshed {
     Changed(Box<Resolved>),
 }
 
-/// Lists the topics again and compares them with the `current` ones.
+/// Lists the topics again and compares the selection with `current`.
 pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop: &dyn Fn() -> bool) -> Result<Refreshed, Error> {
     let names = broker.topics(config, stop)?;
     let discover = |config: &Config| broker.discover(config, stop);

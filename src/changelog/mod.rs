@@ -65,10 +65,9 @@ pub enum Outcome {
     Foreign,
 }
 
-/// Applies a changelog to rebuild the logged state.
 #[derive(Debug)]
 pub struct Applier {
-    /// The applied offset of each input topic.
+    /// The applied offset of each input topic. The effects of all records below this offset are applied.
     pub offsets: BTreeMap<String, Offset>,
     pub fingerprints: u64,
     origin: Origin,
@@ -79,7 +78,6 @@ pub struct Applier {
     oldest_slice: Option<Slice>,
     /// True if the state was loaded from a checkpoint, which may have keys that the changelog lacks.
     has_checkpoint: bool,
-    /// True if keys were skipped because they have expired.
     pub has_skipped_expired: bool,
     /// The highest epoch so far, of the records or of the initial state.
     pub epoch: i64,

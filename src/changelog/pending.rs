@@ -188,7 +188,7 @@ impl PendingChanges {
         records.collect()
     }
 
-    /// Drops the changes below the `ends` of the topics, which are now logged and committed.
+    /// Drops the changes below the `ends` of the topics, because these changes are now logged and committed.
     pub fn committed(&mut self, ends: &[(TopicId, Offset)]) {
         let mut is_left = false;
         let (spare, len) = (&mut self.spare, &mut self.len);

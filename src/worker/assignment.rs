@@ -30,7 +30,7 @@ pub(super) struct Assignment {
     pub(super) unbegun: Vec<AssignedPartition>,
     /// The time of the next check for the starting offsets of the topics in `unbegun`.
     pub(super) unbegun_due: Instant,
-    /// The end offsets of all partitions at the time of the assignment, for topics in `unbegun` whose partition 0 this worker owns.
+    /// For each topic in `unbegun` whose partition 0 this worker owns: the end offsets of all partitions at the time of the assignment.
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
     /// The starting offsets that this worker is committing, including offsets for partitions of other members. Empty at all other times.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
@@ -85,8 +85,8 @@ impl Assignment {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }
 
-    /// Returns the given partitions, and all partitions that share a state with them, directly or through other inputs. All of these
-    /// partitions must be restored together.
+    /// Returns the given partitions and all partitions in the same units, because these partitions share states and must be restored
+    /// together.
     pub(super) fn with_shared_state(&self, topics: &Topics, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
         let units: BTreeSet<_> =
             self.inputs.iter().filter(|(_, input)| partitions.contains(&input.partition)).map(|(&id, _)| topics.unit_of(id)).collect();
@@ -111,8 +111,8 @@ impl Assignment {
         warming.map(|(&id, _)| topics.unit_of(id)).collect()
     }
 
-    /// True if a changelog needs an announcement that no other commit has written. Either its new owner has logged nothing for `timeout`,
-    /// or the changelog does not show yet that a warm-up has ended.
+    /// True if a changelog needs an announcement that no other commit has written. This is the case if the new owner has logged nothing for
+    /// `timeout`, or if the changelog does not show yet that a warm-up has ended.
     pub(super) fn must_announce(&self, topics: &Topics, timeout: Duration) -> bool {
         self.states.iter().any(|(&id, state)| match state.announced {
             Announced::Nothing { since } => runtime::since(since) >= timeout,
@@ -212,8 +212,8 @@ impl Assignment {
         }
     }
 
-    /// Updates the changelog progress of the states after a commit. `written` are the offsets of the committed changelog records. Drops the
-    /// pending changes that these records contain. Returns false if a changelog was recreated.
+    /// Updates the changelog progress of the states. `written` are the offsets of the changelog records that the brokers have accepted.
+    /// Drops the pending changes that these records contain. Returns false if a changelog was recreated.
     pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) -> bool {
         let mut are_same = true;
         for (&id, state) in &mut self.states {

@@ -29,6 +29,7 @@ pub enum Error {
     )]
     ColdStart {
         partition: TopicPartition,
+        /// The reason that the keys cannot be restored.
         why: String,
     },
     /// A filter without room for another key.

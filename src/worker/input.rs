@@ -239,7 +239,7 @@ impl Input {
         self.states.iter().any(|progress| self.position > progress.logged)
     }
 
-    /// Marks all records below the position as logged, after a commit of their changelog records.
+    /// Marks all records below the position as logged in the changelogs of their states.
     pub(super) fn note_logged(&mut self) {
         for progress in &mut self.states {
             progress.logged = progress.logged.max(self.position).max(progress.start);

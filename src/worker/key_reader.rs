@@ -54,7 +54,6 @@ const DECODED_MAX: u64 = 32 << 20;
 
 pub(super) struct KeyReader {
     scratch: Scratch,
-    /// The readers by topic id.
     readers: Vec<Reader>,
     schemas: Arc<dyn Schemas>,
     decoded_max: u64,

@@ -1,7 +1,7 @@
 //! The event loop: one thread with one consumer, one producer, and the state of its partitions.
 //!
 //! Runs the steps in order: read, judge, write, commit, checkpoint. Workers share only the contents of [`Shared`]. A worker never judges a
-//! record twice with the same state and never takes a checkpoint while any record past the committed offset has a verdict.
+//! record twice with the same state. It never writes a checkpoint of a state that contains the effects of uncommitted records.
 
 mod assignment;
 mod checkpointing;

@@ -35,7 +35,7 @@ struct Reported {
 /// changelog lacks keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
-    /// No record since this owner took over the partition at `since`.
+    /// This owner has written no record since it took over the partition at `since`.
     Nothing { since: Instant },
     /// The state is warming up.
     WarmUp,
@@ -44,7 +44,7 @@ pub(super) enum Announced {
 }
 
 impl Announced {
-    /// True if the changelog needs an announcement. `warms_up` is true if the state is warming up.
+    /// True if the changelog needs an announcement.
     pub(super) const fn is_behind(self, warms_up: bool) -> bool {
         match self {
             Self::Nothing { .. } => true,
@@ -233,7 +233,8 @@ impl PartitionState {
         self.epoch = self.epoch.max(epoch.saturating_add(1));
     }
 
-    /// Returns the first changelog offset that must be kept, if a slice has expired since the last call and the offset is known.
+    /// Returns the first changelog offset that must be kept, or `None` if no slice has expired since the last call or if the offset is
+    /// unknown.
     pub(super) fn trim(&mut self) -> Option<Offset> {
         let oldest = self.dedup.oldest().filter(|&oldest| self.trimmed.is_none_or(|trimmed| oldest > trimmed))?;
         self.trimmed = Some(oldest);

@@ -19,7 +19,6 @@ const BYTES_MAX: usize = 8 << 20;
 /// The longest wait for records. After each wait, the worker checks whether the commit has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A batch of records, split into runs, with the keys extracted so far.
 pub(super) struct ReadAhead<'s, B: Broker> {
     pub(super) batch: Batch<RecordOf<'s, B>>,
     pub(super) runs: PartitionRuns,

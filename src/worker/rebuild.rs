@@ -202,9 +202,9 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
     }
 }
 
-/// Brings a job's state up to the group's committed offsets. Returns `None` if the end of the changelog is unknown or was not reached, or
-/// if the checkpoint was lost. The job must then be retried after its pause. If the job is canceled or the process is stopping, the
-/// returned state may be incomplete and is not used.
+/// Rebuilds a job's state up to the group's committed offsets. Returns `None` if the job must be retried after its pause, because the end
+/// of the changelog is unknown or was not reached, or because the checkpoint was lost. If the job is canceled or the process is stopping,
+/// the returned state may be incomplete and is not used.
 fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {

@@ -111,7 +111,6 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
     }
 
-    /// Writes a record to the destination of its verdict, if the verdict has a destination.
     #[inline]
     fn write_judged(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
         let topic = self.topic;

@@ -60,7 +60,6 @@ struct VerdictRun {
     first: usize,
 }
 
-/// The remembered decision about a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Recall {
     /// No verdict, because the record is read for the first time.

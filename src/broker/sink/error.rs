@@ -16,8 +16,8 @@ pub enum SinkError {
     Refused(Vec<Refused>),
     /// The outcome of the transaction is unknown. Create a new sink and let the group's committed offsets decide.
     Unknown(String),
-    /// Like `Unknown`. Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open
-    /// for too long.
+    /// Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open for too long.
+    /// The reaction is the same as for `Unknown`.
     Fenced(String),
     /// Stop, because a retry would also fail.
     Exit(String),

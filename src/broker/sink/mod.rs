@@ -83,7 +83,7 @@ pub struct Sink<B: Broker> {
     /// The maximum estimated size of the offsets in one request. It shrinks when the group coordinator rejects a request as too large.
     offset_request_bytes: Cell<usize>,
     failures: RefCell<Vec<DeliveryFailure>>,
-    /// The topics that have a record that the last failure kept from being written. Records that their own topics rejected do not count.
+    /// Topics with records that the last failure kept from being written. Records that their own topics rejected do not count.
     undelivered: RefCell<BTreeSet<String>>,
     /// True after a broker has listed the rejected records of a batch. Brokers before Kafka 2.4 do not list them.
     names_records: Cell<bool>,
@@ -244,7 +244,9 @@ impl<B: Broker> Sink<B> {
                 std::thread::scope(|scope| {
                     let thread = std::thread::Builder::new().name("commit".to_owned());
                     let Ok(commit) = thread.spawn_scoped(scope, move || task.run(|| this.commit_transaction(&requests, group))) else {
-                        return Err(SinkError::Abort("cannot start a thread for the commit".to_owned()));
+                        return Err(SinkError::Abort(
+                            "cannot start a thread for the commit; check the thread and memory limits of this process".to_owned(),
+                        ));
                     };
                     meanwhile(&|| done.is_done());
                     done.wait();
@@ -261,7 +263,6 @@ impl<B: Broker> Sink<B> {
         self.undelivered.borrow().iter().any(|topic| is_of(topic))
     }
 
-    /// Returns the error of a producer that can no longer be used.
     fn why_ended(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ SinkError::Fenced(_)) => failure,

@@ -14,7 +14,6 @@ use crate::record::{Offset, TopicId};
 use crate::stats::add;
 use std::time::Instant;
 
-/// The resume offset of a state and the end of its warm-up.
 pub(super) struct Resumption {
     pub(super) start: Offset,
     /// The end of the warm-up. Without a warm-up, the offset of the state: `start`, or a lower offset if the records in between have
