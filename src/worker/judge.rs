@@ -4,9 +4,9 @@
 //! [`Topic::verdict_without_key`] decides about invalid records. A verdict changes later only if a topic rejects the written record
 //! (`commit.rs`). Never judges a record that already has a verdict, because the second verdict would be "duplicate".
 //!
-//! Consecutive new records are judged in batches. Some records are judged one by one: records that are read again, have no key or no
-//! timestamp, retract their key, or start a slice of the window. With some options, such as `refresh`, all records are judged one by one.
-//! [`RecordLoop::emit`] then writes and counts the records.
+//! Consecutive new records are judged in batches. Other records are judged one by one, for example records that are read again, have no key
+//! or no timestamp, retract their key, or start a slice of the window. With some options, such as `refresh`, all records are judged one by
+//! one. [`RecordLoop::emit`] then writes and counts the records.
 
 use super::ids::StateId;
 use super::input::Input;
