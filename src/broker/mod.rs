@@ -110,7 +110,6 @@ pub struct Committed {
     pub metadata: String,
 }
 
-/// The records and events that a consumer returned in one or more polls.
 pub struct Batch<R> {
     /// Records, in offset order within each partition.
     pub messages: Vec<R>,
@@ -248,7 +247,6 @@ pub struct DeliveryFailure {
     /// The size of the key and the value in bytes.
     pub bytes: usize,
     pub code: ErrorCode,
-    /// The client's error message.
     pub error: String,
     /// The broker's message about this record, or an empty string.
     pub reason: String,
@@ -299,7 +297,6 @@ pub struct Cluster {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// The user lacks a permission on the topic.
     NotAuthorized,
     /// Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open for too long.
     Fenced,

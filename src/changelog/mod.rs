@@ -36,7 +36,6 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Hashes a textual description of each field.
     #[must_use]
     pub fn new(owner: &str, keys: &str, clock: &str, kind: &str) -> Self {
         let [owner, keys, clock, kind] = [owner, keys, clock, kind].map(|text| xxh3_64(text.as_bytes()));
@@ -85,7 +84,6 @@ pub struct Applier {
     last: Vec<(String, Offset, Offset)>,
     last_epoch: i64,
     last_parts: u32,
-    /// True if the last applied record was logged during a warm-up.
     last_warms_up: bool,
 }
 

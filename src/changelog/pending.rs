@@ -53,7 +53,6 @@ fn topic_number(topic: TopicId) -> u32 {
 #[derive(Debug, Default)]
 pub struct PendingChanges {
     groups: VecDeque<SliceChanges>,
-    /// The buffer of a logged slice, kept for reuse.
     spare: Vec<Entry>,
     len: usize,
     /// True if stream time was unknown after the last record.

@@ -59,7 +59,6 @@ impl Progress {
         self.starts.clear();
     }
 
-    /// True if the first known slice is before `slice`.
     #[must_use]
     pub fn begins_before(&self, slice: Slice) -> bool {
         self.starts.first_key_value().is_some_and(|(&first, _)| first != UNTIMED && first < slice)

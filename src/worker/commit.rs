@@ -48,8 +48,8 @@ impl<B: Broker> Worker<B> {
         self.commit_at_once(source)
     }
 
-    /// Commits a transaction that logs the changes of a warm-up and the announcements of a new owner. Does nothing if another transaction
-    /// can still log them in time.
+    /// Commits a transaction that logs the changes of a warm-up and the announcements of a new owner. Does nothing if the next ordinary
+    /// commit can still log them in time.
     pub(super) fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
@@ -391,7 +391,6 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Handles a fenced producer. Fails if another process seems to use the same transactional id.
     fn resolve_fenced(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         self.writer.fenced(reason)?;
         if self.check_stop() {

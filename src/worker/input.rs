@@ -29,7 +29,6 @@ pub(super) struct Input {
     states: Vec<StateProgress>,
     /// The group's starting offset in the partition, if known.
     first: Option<Offset>,
-    /// The offset of the next record to process.
     position: Offset,
     /// The position to return to if the open transaction aborts.
     committed: Offset,

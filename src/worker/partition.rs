@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// The fill level of a filter at which the worker warns. Both the slice ([`Usage::load`](crate::filter::Usage::load)) and the window must
-/// be fuller. The alert `UnseenFilterFilling` has the same threshold.
+/// be fuller than this level. The alert `UnseenFilterFilling` has the same threshold.
 const FILLING: f64 = 0.8;
 
 /// The number of unsaved fingerprints that triggers an early checkpoint. They use about 50 MB of memory.
@@ -152,7 +152,6 @@ impl PartitionState {
         self.offsets.insert(log.to_owned(), offset);
     }
 
-    /// Counts and logs changes since the last report.
     pub(super) fn report(&mut self, space: &str, partition: i32, counts: &SpaceCounts) {
         let (usage, corrected, reported) = (self.dedup.usage(), self.dedup.corrected(), self.reported);
         let rules = self.dedup.rules();
@@ -228,7 +227,6 @@ impl PartitionState {
         self.epoch = self.epoch.max(generation.into());
     }
 
-    /// Raises the epoch above `epoch`.
     pub(super) fn outrank(&mut self, epoch: i64) {
         self.epoch = self.epoch.max(epoch.saturating_add(1));
     }

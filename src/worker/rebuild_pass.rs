@@ -23,7 +23,6 @@ pub(super) struct Skipped {
     topics: BTreeSet<String>,
 }
 
-/// One pass over a changelog, from an offset to its end.
 pub(super) struct Follow<'a, B: Broker> {
     pub(super) context: &'a Context<B>,
     pub(super) job: &'a mut Job,

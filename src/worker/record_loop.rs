@@ -55,7 +55,6 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) columns: &'w mut Columns,
     /// An upper bound for the size of the remaining records in bytes.
     pub(super) bytes: usize,
-    /// True if another input of the same unit is warming up.
     pub(super) others_warm_up: bool,
     /// The latest timestamp of a live record that may advance stream time, based on the local clock.
     pub(super) max_timestamp: Timestamp,

@@ -51,8 +51,8 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Returns the log start offset and the last stable offset of a partition. `read` is the group's last position in the partition, if
-    /// known. If the last stable offset is below `read`, asks again until five seconds after `since`. A leader that was suspended during a
-    /// failover briefly answers with outdated offsets.
+    /// known. If the last stable offset is below `read`, asks again until five seconds after `since`, because a leader that was suspended
+    /// during a failover briefly answers with outdated offsets.
     pub(super) fn watermarks(
         &self,
         source: &B::Consumer,
