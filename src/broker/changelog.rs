@@ -11,8 +11,7 @@ use std::time::Duration;
 
 const READ_MAX: usize = 1000;
 
-/// The maximum number of consecutive polls with a fetch error. After the last of them, [`ChangelogReader::read`] returns
-/// [`ReadEnd::Failed`].
+/// The number of polls with a fetch error, without a record in between, after which [`ChangelogReader::read`] returns [`ReadEnd::Failed`].
 const READ_ERRORS_MAX: u32 = 10;
 
 /// The longest wait for records in one poll, and the pause after an error. A stop request is noticed within this time.
@@ -25,18 +24,17 @@ pub struct Logged<'a> {
     pub value: &'a [u8],
 }
 
-/// The result of [`ChangelogReader::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
     /// The reader has reached the end, `take` has returned false, or `stop` has returned true.
     Reached,
-    /// The position is no longer in the log, because the log was trimmed or recreated.
+    /// The position is no longer in the log, because the log was trimmed or the topic was recreated.
     Trimmed,
     /// The changelog cannot be read now, for example because a batch is corrupt.
     Failed,
 }
 
-/// A client that reads and trims changelogs, one partition at a time. It joins no group.
+/// A client that reads and trims changelogs, one partition at a time. It does not join the consumer group.
 pub trait ChangelogReader {
     type Tail: ChangelogTail;
     fn tail(&self) -> &Self::Tail;
@@ -65,8 +63,8 @@ pub trait ChangelogReader {
                         (next, errors) = (logged.offset + 1, 0);
                         read = take(logged).map_or_else(|error| Some(Err(error)), |more| (!more).then_some(Ok(ReadEnd::Reached)));
                     }
-                    // After a leader change, a broker can report an end below `end`, because it does not know the high watermark yet. Then
-                    // the reader continues.
+                    // After a leader change, a broker can report an end below `end`, because it does not know the high watermark yet. In
+                    // that case, the reader continues.
                     TailEvent::End(reached) => read = (reached >= end).then_some(Ok(ReadEnd::Reached)),
                     TailEvent::OutOfRange => read = Some(Ok(ReadEnd::Trimmed)),
                     TailEvent::Error => has_failed = true,
@@ -91,19 +89,18 @@ pub trait ChangelogReader {
     fn topic_id(&self, topic: &str) -> Result<Option<String>, Error>;
 }
 
-/// An event in a partition that a [`ChangelogTail`] reads.
 pub enum TailEvent<'m> {
     Record(Logged<'m>),
     /// All records below this offset have been read. More records may follow later.
     End(Offset),
     /// The position is outside the log, and the tail has stopped reading the partition.
     OutOfRange,
-    /// A fetch failed. The caller must stop the partition and start it again at its current position, because later records may follow a
-    /// gap.
+    /// A fetch failed. Later records may follow a gap, so the caller must stop the partition and start it again at its current position.
     Error,
 }
 
-/// A client that reads any number of changelog partitions at once and waits for new records at their ends. It joins no group.
+/// A client that reads any number of changelog partitions at once and waits for new records at their ends. It does not join the consumer
+/// group.
 pub trait ChangelogTail {
     /// Starts reading a stopped partition at `offset`.
     fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
@@ -113,7 +110,6 @@ pub trait ChangelogTail {
     fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, TailEvent<'_>)) -> Result<(), Error>;
 }
 
-/// A client that looks up the partition counts, topic ids, and start and end offsets of changelogs.
 pub trait ChangelogEnds {
     /// Returns the number of partitions, or 0 if the topic does not exist. Errors can be retried.
     fn partitions(&self, topic: &str) -> Result<u32, Error>;

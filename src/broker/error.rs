@@ -7,7 +7,6 @@
 pub struct Problem {
     /// The input topic that cannot be read because of this problem.
     pub input: String,
-    /// An error message that describes the problem and what to do about it.
     pub message: String,
 }
 
@@ -30,7 +29,7 @@ pub enum Error {
     /// The brokers respond but reject this client. Retrying does not help.
     #[error("{advice} ({reason})")]
     Refused {
-        /// The advice for the operator, for example to grant a permission.
+        /// Advice for the operator, for example to grant a permission.
         advice: String,
         reason: String,
     },

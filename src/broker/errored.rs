@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 /// The delay before a partition with an error is fetched again.
 const BACKOFF: Duration = Duration::from_millis(500);
 
-/// Partitions with a fetch error and the times of their next seek. After an error, the next records from librdkafka may follow a gap,
-/// because librdkafka skips a corrupt batch and counts the error itself as a record. So the client drops all records of a partition until
-/// the seek.
+/// Partitions with a fetch error, each with the time of its next seek. After an error, librdkafka skips a corrupt batch and counts the
+/// error itself as a record. The next records may then follow a gap, so the client drops all records of a partition until the seek.
 #[derive(Default)]
 pub(crate) struct Errored(Vec<(TopicPartition, Instant)>);
 
@@ -28,7 +27,7 @@ impl Errored {
         self.0.push((partition, now + BACKOFF));
     }
 
-    /// Returns the partitions whose backoff is over. Starts another backoff, in case the seek fails.
+    /// Returns the partitions whose backoff is over. Starts another backoff for them, in case the seek fails.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<TopicPartition> {
         let due = self.0.iter_mut().filter(|(_, due)| *due <= now);
         due.map(|(partition, due)| {

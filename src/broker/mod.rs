@@ -63,7 +63,6 @@ pub type RecordOf<'a, B> = <<B as Broker>::Consumer as Consumer>::Record<'a>;
 
 pub type MembershipOf<B> = <<B as Broker>::Consumer as Consumer>::Membership;
 
-/// A consumed record, whose data is borrowed from the client.
 pub trait Record {
     fn topic(&self) -> &str;
     fn partition(&self) -> i32;
@@ -74,7 +73,6 @@ pub trait Record {
     fn value(&self) -> Option<&[u8]>;
     /// All headers in order, including those whose names are not UTF-8.
     fn all_headers(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)>;
-    /// True if both records are from the same topic-partition.
     fn same_partition(&self, other: &Self) -> bool;
 
     /// The timestamp in milliseconds, or `None` if it is missing or negative.
@@ -105,7 +103,6 @@ pub enum Rebalance {
     },
 }
 
-/// The group's committed offset of a partition.
 #[derive(Clone, Debug, Default)]
 pub struct Committed {
     /// The next offset to process, or `None` if the group has committed nothing.
@@ -113,7 +110,6 @@ pub struct Committed {
     pub metadata: String,
 }
 
-/// The records and events that a consumer returned in one or more polls.
 pub struct Batch<R> {
     /// Records, in offset order within each partition.
     pub messages: Vec<R>,
@@ -153,13 +149,13 @@ pub trait Consumer {
 
     fn subscribe(&self, topics: &[&str]) -> Result<(), Error>;
     /// Waits up to `timeout` and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued or
-    /// `batch.out_of_range` is set. Errors are permanent: this consumer cannot read again. After [`Error::Fenced`], a new consumer can take
-    /// the static name back.
+    /// `batch.out_of_range` is set. After an error, this consumer cannot read again. After [`Error::Fenced`], a new consumer can join with
+    /// the same static name.
     fn poll<'a>(&'a self, batch: &mut Batch<Self::Record<'a>>, records: usize, timeout: Duration) -> Result<(), Error>;
     fn has_rebalance(&self) -> bool;
     fn next_rebalance(&self) -> Option<Rebalance>;
-    /// Answers [`Rebalance::Assigned`]. Starts reading at these offsets and resumes these partitions, because librdkafka remembers earlier
-    /// pauses.
+    /// Answers [`Rebalance::Assigned`]. Starts reading at these offsets. Also resumes these partitions, because librdkafka remembers
+    /// earlier pauses.
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Answers [`Rebalance::Revoked`].
     fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
@@ -176,8 +172,8 @@ pub trait Consumer {
     fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
     /// Returns the last stable offset of a partition. Waits for at most a second.
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error>;
-    /// Returns the partitions that reported an error and must now be sought back to their positions. Until the seek, the consumer drops
-    /// their records. If the seek fails, a later call returns the partition again.
+    /// Returns the partitions that reported a fetch error and are due for a seek to their positions. The consumer drops their records until
+    /// the seek. If the seek fails, a later call returns the partition again.
     fn errored_due(&self) -> Vec<TopicPartition>;
     /// Continues reading at another offset. Fails if the partition is not being read.
     fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
@@ -205,7 +201,7 @@ pub trait Consumer {
 
 pub struct ProducerOptions<'a> {
     pub transactional_id: &'a str,
-    /// The number of input partitions, which determines `linger.ms`.
+    /// The number of input partitions. It determines `linger.ms`.
     pub partitions: u32,
     pub batch_bytes: usize,
     pub one_record_per_batch: bool,
@@ -226,7 +222,7 @@ pub trait HeaderChanges {
     fn removed_positions(&self) -> Range<usize> {
         0..0
     }
-    /// The names of the headers to remove afterward. A name removes all headers that have it.
+    /// The names of the headers to remove afterward. A name removes all headers with that name.
     fn removed(&self) -> impl Iterator<Item = &CStr>;
     fn added(&self) -> impl Iterator<Item = (&CStr, &[u8])>;
 }
@@ -251,7 +247,6 @@ pub struct DeliveryFailure {
     /// The size of the key and the value in bytes.
     pub bytes: usize,
     pub code: ErrorCode,
-    /// The client's error message.
     pub error: String,
     /// The broker's message about this record, or an empty string.
     pub reason: String,
@@ -265,7 +260,7 @@ pub trait ProducerClient<B: Broker> {
     fn begin_transaction(&self) -> Result<(), ClientError>;
     /// Queues a copy of a record.
     fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, RecordOf<'_, B>, H>) -> Result<(), Box<ClientError>>;
-    /// Takes delivery reports, waiting up to `wait` for the first one.
+    /// Processes delivery reports. Waits up to `wait` for the first report.
     fn poll(&self, wait: Duration);
     /// Waits until no record is queued or in flight. Returns false after `timeout`.
     fn flush(&self, timeout: Duration) -> bool;
@@ -286,12 +281,11 @@ pub trait ProducerClient<B: Broker> {
     fn take_failures(&self) -> Vec<DeliveryFailure>;
     /// Takes the offsets of changelog records (tag 0) written since the last call, in order.
     fn take_written(&self) -> BTreeMap<TopicPartition, Vec<Offset>>;
-    /// True if this producer has sent a `TxnOffsetCommit` or `EndTxn` request more than once or has not received an answer. A copy of the
-    /// request may then still arrive.
+    /// True if this producer has sent a `TxnOffsetCommit` or `EndTxn` request more than once, or has sent such a request without receiving
+    /// an answer. A copy of the request may then still arrive at a broker.
     fn has_late_request(&self) -> bool;
 }
 
-/// The cluster metadata of the configured topics.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// The partition counts of the configured topics that exist, and of the internal topics.
@@ -301,10 +295,8 @@ pub struct Cluster {
     pub warnings: Vec<String>,
 }
 
-/// The error codes of clients and brokers that callers distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// The user lacks a permission on the topic.
     NotAuthorized,
     /// Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open for too long.
     Fenced,
@@ -330,7 +322,6 @@ pub enum ErrorCode {
     Other,
 }
 
-/// The error of a client call and the reactions that it allows.
 #[derive(Clone, Debug)]
 pub struct ClientError {
     pub code: ErrorCode,

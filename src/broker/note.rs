@@ -13,12 +13,12 @@ pub struct Note {
     pub first: Option<Offset>,
     /// Stream time at the commit. A warm-up must not advance stream time past this value.
     pub stream_time: Option<Timestamp>,
-    /// If the input has several rules, the stream time of each key space that they use, or `None` if the stream time is unknown.
+    /// The stream time of each key space, if the input has several rules. `None` marks an unknown stream time.
     pub stream_times: BTreeMap<String, Option<Timestamp>>,
-    /// The id of the topic that the offset belongs to.
+    /// The id of the input topic when the offset was committed. A recreated topic has a different id.
     pub id: Option<String>,
-    /// The changelog epoch of the owner that committed the offset. If the next owner has a checkpoint at this offset, it uses this epoch
-    /// instead of reading the changelog to find it.
+    /// The changelog epoch of the owner that committed the offset. If the next owner has a checkpoint at this offset, it learns this epoch
+    /// without reading the changelog.
     pub epoch: Option<i64>,
     /// True if `unseen seed` committed the offset. The seeded keys may be in the changelog, but checkpoints from before the seed lack them.
     pub is_seed: bool,

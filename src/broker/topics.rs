@@ -46,9 +46,6 @@ pub fn resolve<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) 
 }
 
 /// Selects the topics of a configuration from the existing topics `names`. `discover` checks a selection, like [`Broker::discover`].
-///
-/// # Errors
-/// See [`resolve`].
 pub fn resolve_among(
     config: &Config,
     names: &BTreeSet<String>,
@@ -84,10 +81,7 @@ pub enum Refreshed {
     Changed(Box<Resolved>),
 }
 
-/// Lists the topics again and compares them with the `current` ones.
-///
-/// # Errors
-/// See [`resolve`].
+/// Lists the topics again and compares the selection with `current`.
 pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop: &dyn Fn() -> bool) -> Result<Refreshed, Error> {
     let names = broker.topics(config, stop)?;
     let discover = |config: &Config| broker.discover(config, stop);
@@ -98,8 +92,8 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
         if now.is_subset(&read) {
             return Ok(Refreshed::Same(left_out));
         }
-        // Usually, only topics that are not read have changed. To save requests, do not check the topics that are already read and match a
-        // pattern.
+        // Usually, only topics that are not read have changed. To save requests, the topics that are already read and match a pattern are
+        // not checked.
         let others: BTreeSet<_> = names.iter().filter(|name| !read.contains(name.as_str())).cloned().collect();
         let others = resolve_among(config, &others, &discover)?;
         let inputs: BTreeSet<_> = config.topics.iter().map(|topic| &topic.input).collect();
@@ -153,9 +147,9 @@ struct Pending {
 }
 
 impl Pending {
-    /// True if the workers must restart without the `lost` topics, or with new ones. A topic counts as lost only if it is missing from two
-    /// consecutive lists, because a list may be incomplete. A change waits for running rebuilds, because a restart would make them start
-    /// from the beginning.
+    /// True if the workers must restart now, without the `lost` topics or with new topics. A topic counts as lost only if it is missing
+    /// from two consecutive lists, because a list may be incomplete. A change waits for running rebuilds, because a restart would make them
+    /// start from the beginning.
     fn is_due(&mut self, lost: BTreeSet<String>, is_rebuilding: bool, now: Instant) -> bool {
         let is_sure = lost.is_subset(&self.lost);
         self.lost = lost;

@@ -1,8 +1,8 @@
 //! The changelog of a dedup state: records of its changes, to rebuild the state.
 //!
 //! Defines the format of these records, collects the changes that wait for a commit, and replays the records. Records contain fingerprints
-//! instead of filter bits, to allow a rebuild of a filter of a different kind or size. Does no I/O. A changelog never contains a change
-//! whose outputs were not committed or, without transactions, not written.
+//! instead of filter bits, so that a filter of a different kind or size can be rebuilt from them. Does no I/O. A change is in the changelog
+//! only if its outputs are committed or, without transactions, written.
 
 mod pending;
 mod progress;
@@ -24,19 +24,18 @@ use xxhash_rust::xxh3::xxh3_64;
 /// equality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The group and the key space. They are compared because two different pairs of group and key space can result in the same topic name.
+    /// The group and the key space. Two different pairs of group and key space can result in the same topic name.
     pub owner: u64,
-    /// The key and hash settings. Fingerprints cannot be compared if these differ.
+    /// The key and hash settings. Fingerprints with different settings cannot be compared.
     pub keys: u64,
-    /// The kind of clock that defines slices (time or number of keys), and the slice length. Slice numbers cannot be compared if these
-    /// differ.
+    /// The kind of clock that defines slices (time or number of keys), and the slice length. Slice numbers of different clocks cannot be
+    /// compared.
     pub clock: u64,
     /// The kind of filter. The replay info of a record (see [`ChangelogRecord::replay_info`]) is valid only for the kind that wrote it.
     pub kind: u64,
 }
 
 impl Origin {
-    /// Hashes a textual description of each field.
     #[must_use]
     pub fn new(owner: &str, keys: &str, clock: &str, kind: &str) -> Self {
         let [owner, keys, clock, kind] = [owner, keys, clock, kind].map(|text| xxh3_64(text.as_bytes()));
@@ -65,10 +64,9 @@ pub enum Outcome {
     Foreign,
 }
 
-/// Applies a changelog to rebuild the logged state.
 #[derive(Debug)]
 pub struct Applier {
-    /// The applied offset of each input topic.
+    /// The applied offset of each input topic. The effects of all records below this offset are applied.
     pub offsets: BTreeMap<String, Offset>,
     pub fingerprints: u64,
     origin: Origin,
@@ -79,15 +77,13 @@ pub struct Applier {
     oldest_slice: Option<Slice>,
     /// True if the state was loaded from a checkpoint, which may have keys that the changelog lacks.
     has_checkpoint: bool,
-    /// True if keys were skipped because they have expired.
     pub has_skipped_expired: bool,
     /// The highest epoch so far, of the records or of the initial state.
     pub epoch: i64,
-    /// The last applied commit: its spans and its epoch, which all of its parts (changelog records) share, and the number of applied parts.
+    /// The spans of the last applied commit. All changelog records of a commit (its parts) have the same spans and the same epoch.
     last: Vec<(String, Offset, Offset)>,
     last_epoch: i64,
     last_parts: u32,
-    /// True if the last applied record belongs to a warm-up.
     last_warms_up: bool,
 }
 
@@ -174,9 +170,9 @@ impl Applier {
             return Outcome::PastBounds;
         }
         let same = self.continues(record);
-        // A worker logs a commit again if it does not know the outcome of the first attempt: without transactions, and during a warm-up,
-        // when the group's offset does not move and cannot show the outcome. The second attempt has the same parts. A part must not be
-        // applied twice: a cuckoo filter would store two copies of a key, and a window by count would count its keys twice.
+        // If a worker does not know the outcome of a commit, it may log the commit again with the same parts. This happens without
+        // transactions and during a warm-up, because the group's offset does not move during a warm-up and cannot show the outcome. A part
+        // must not be applied twice: a cuckoo filter would store two copies of a key, and a window by count would count its keys twice.
         if same && record.part < self.last_parts {
             return Outcome::Passed;
         }
@@ -244,7 +240,6 @@ impl Applier {
 pub struct Effect<'r> {
     /// The stream time, slice, and replay info at the start, or `None` if the keys have expired.
     start: Option<(Option<Timestamp>, Option<Slice>, Option<u64>)>,
-    /// The runs of keys, to be applied with [`Dedup::apply`] in this order.
     pub runs: &'r [KeyRun<'r>],
     end_time: Option<Timestamp>,
 }

@@ -10,7 +10,7 @@ use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp, TopicId};
 use std::collections::VecDeque;
 
-/// The maximum number of fingerprints per changelog record: half a megabyte, which is half of the brokers' default size limit.
+/// The maximum number of fingerprints per changelog record. Their size is half a megabyte, which is half of the brokers' default limit.
 pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
 /// The maximum number of entries that stay allocated for reuse. They use up to 2 MiB per state.
@@ -53,7 +53,6 @@ fn topic_number(topic: TopicId) -> u32 {
 #[derive(Debug, Default)]
 pub struct PendingChanges {
     groups: VecDeque<SliceChanges>,
-    /// The buffer of a logged slice, kept for reuse.
     spare: Vec<Entry>,
     len: usize,
     /// True if stream time was unknown after the last record.
@@ -188,7 +187,7 @@ impl PendingChanges {
         records.collect()
     }
 
-    /// Drops the changes below the `ends` of the topics, which are now logged and committed.
+    /// Drops the changes below the `ends` of the topics, because these changes are now logged and committed.
     pub fn committed(&mut self, ends: &[(TopicId, Offset)]) {
         let mut is_left = false;
         let (spare, len) = (&mut self.spare, &mut self.len);

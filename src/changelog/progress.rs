@@ -8,14 +8,14 @@ use crate::record::Offset;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Stands for the unknown slice of keys that were judged before the first timestamp.
+/// The unknown slice of keys that were judged before the first timestamp.
 const UNTIMED: Slice = Slice(i64::MIN);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// The id of the topic that the offsets belong to. A recreated changelog has a different id. `None` while the id is unknown and always
-    /// if the brokers have no topic ids.
+    /// The id of the topic that the offsets belong to. A recreated changelog has a different id. `None` if the id is not known yet, or if
+    /// the brokers have no topic ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic_id: Option<String>,
     /// The offset after the last applied record.
@@ -38,8 +38,8 @@ impl Progress {
         is_same
     }
 
-    /// Notes that the state contains the changelog up to the record at offset `last`. `clock` is the state's slice at that record. Returns
-    /// false if `last` is below an earlier offset, which shows that the changelog was recreated.
+    /// Moves `end` past the changelog record at offset `last`, because the state contains the effect of this record. `clock` is the state's
+    /// slice at that record. Returns false if `last` is below an earlier offset, which shows that the changelog was recreated.
     pub fn logged(&mut self, clock: Option<Slice>, last: Offset) -> bool {
         let is_same = self.end.is_none_or(|end| last >= end);
         if !is_same {
@@ -59,7 +59,6 @@ impl Progress {
         self.starts.clear();
     }
 
-    /// True if the first known slice is before `slice`.
     #[must_use]
     pub fn begins_before(&self, slice: Slice) -> bool {
         self.starts.first_key_value().is_some_and(|(&first, _)| first != UNTIMED && first < slice)

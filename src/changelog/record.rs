@@ -26,7 +26,7 @@ use crate::record::{Offset, Timestamp};
 
 /// The format version. A record with another version is an error.
 pub(super) const VERSION: u8 = 3;
-/// Stands for `None` in an `i64` field. No slice and no stream time has this value.
+/// The encoding of `None` in an `i64` field. No slice and no stream time has this value.
 const NONE: i64 = i64::MIN;
 pub(super) const FINGERPRINT_BYTES: usize = 16;
 /// The capacity in bytes to reserve for the fields before the runs, including the names of one or two topics.
@@ -46,8 +46,8 @@ pub struct Span<'a> {
 
 impl Span<'static> {
     /// Marks a record of a warm-up. See [`ChangelogRecord::warms_up`]. No real topic can be mistaken for the mark, because Kafka topics
-    /// cannot have an empty name. Versions that do not know the mark read it as a topic without records, so the format version stays the
-    /// same.
+    /// cannot have an empty name. Versions of unseen that do not know the mark read it as a topic without records, so the format version
+    /// stays the same.
     pub const WARM_UP: Self = Self { topic: "", start: 0, end: 0 };
 }
 

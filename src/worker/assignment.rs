@@ -21,7 +21,8 @@ pub(super) struct Assignment {
     pub(super) states: BTreeMap<StateId, PartitionState>,
     /// The claim of each state on its checkpoint. Within the process, only the newest claim on a checkpoint can save it.
     pub(super) claims: BTreeMap<StateId, Claim>,
-    /// States whose checkpoint another worker of this process has claimed. A later commit has shown that this worker is still the owner.
+    /// States whose checkpoint another worker of this process has claimed, although a later commit has shown that this worker is still the
+    /// owner.
     pub(super) superseded: BTreeSet<StateId>,
     pub(super) pending_restores: BTreeMap<UnitId, PendingRestore>,
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
@@ -29,15 +30,15 @@ pub(super) struct Assignment {
     pub(super) unbegun: Vec<AssignedPartition>,
     /// The time of the next check for the starting offsets of the topics in `unbegun`.
     pub(super) unbegun_due: Instant,
-    /// The end offsets of all partitions at the time of the assignment, for topics in `unbegun` whose partition 0 this worker owns.
+    /// For each topic in `unbegun` whose partition 0 this worker owns: the end offsets of all partitions at the time of the assignment.
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
     /// The starting offsets that this worker is committing, including offsets for partitions of other members. Empty at all other times.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
     /// True if a unit with several inputs may be warming up. If false, no input has to wait for the warm-up of another input.
     pub(super) any_warm_up: bool,
     pub(super) any_blocked_on_schema: bool,
-    /// True if new records, which have no verdict yet, wait for the next commit. They may have to wait during a replay and after the worker
-    /// has passed over the rest of a batch.
+    /// True if records without a verdict must wait for the next commit. This can happen during a replay and after the worker has passed
+    /// over the rest of a batch.
     pub(super) holds_new_records: bool,
     /// The last epoch of the checkpoint store that the worker has seen. A different epoch shows that the store has been quarantined.
     pub(super) store_epoch: u64,
@@ -84,8 +85,8 @@ impl Assignment {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }
 
-    /// Returns the given partitions, and all partitions that share a state with them, directly or through other inputs. All of these
-    /// partitions must be restored together.
+    /// Returns the given partitions and all partitions in the same units, because these partitions share states and must be restored
+    /// together.
     pub(super) fn with_shared_state(&self, topics: &Topics, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
         let units: BTreeSet<_> =
             self.inputs.iter().filter(|(_, input)| partitions.contains(&input.partition)).map(|(&id, _)| topics.unit_of(id)).collect();
@@ -95,7 +96,7 @@ impl Assignment {
 
     /// True if the open transaction still lacks records of the aborted transaction. A single transaction must commit all of these records.
     /// Otherwise, the changelog would lose the order of the verdicts, and the committed stream time could be ahead of the committed
-    /// records. Ignores inputs that stopped before a record that ends the worker.
+    /// records. Ignores an input whose next record ends the worker, because its replay cannot continue.
     pub(super) fn is_replaying(&self) -> bool {
         self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }
@@ -105,14 +106,13 @@ impl Assignment {
         inputs_of(topics, &self.inputs, state).any(|input| input.warms_up(state))
     }
 
-    /// Returns the units with an input that is warming up.
     pub(super) fn warming(&self, topics: &Topics) -> BTreeSet<UnitId> {
         let warming = self.inputs.iter().filter(|(_, input)| input.is_warm_up(input.position()));
         warming.map(|(&id, _)| topics.unit_of(id)).collect()
     }
 
-    /// True if a changelog needs an announcement that no other commit has written. Either its new owner has logged nothing for `timeout`,
-    /// or the changelog does not show yet that a warm-up has ended.
+    /// True if a changelog needs an announcement that no other commit has written. This is the case if the new owner has logged nothing for
+    /// `timeout`, or if the changelog does not show yet that a warm-up has ended.
     pub(super) fn must_announce(&self, topics: &Topics, timeout: Duration) -> bool {
         self.states.iter().any(|(&id, state)| match state.announced {
             Announced::Nothing { since } => runtime::since(since) >= timeout,
@@ -147,9 +147,9 @@ impl Assignment {
     }
 
     /// Returns the offsets to commit, with their metadata. Partitions that advanced come first, because [`Assignment::committed`] relies on
-    /// that order. If a partition has not advanced but its changelog gets a record, its current offset is committed again. The brokers
-    /// check the worker's group membership only when the worker commits offsets. For a partition without a committed offset, the starting
-    /// offset is committed.
+    /// that order. If a partition has not advanced but its changelog gets a record, its current offset is committed again, because the
+    /// brokers check the worker's group membership only when the worker commits offsets. For a partition without a committed offset, the
+    /// starting offset is committed.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
         let announces = |input: &Input| self.states_of(input).any(|(_, state)| state.announced != Announced::Complete);
@@ -179,8 +179,8 @@ impl Assignment {
         (input.partition.clone(), input.position(), note.to_string())
     }
 
-    /// Returns the offsets to commit for inputs whose uncommitted records were all forwarded to a repartition topic. An input with other
-    /// uncommitted records is left out, because these records may have failed together with a rejected record of the same batch.
+    /// Returns the offsets to commit for inputs whose uncommitted records were all forwarded to a repartition topic. Leaves out an input
+    /// with other uncommitted records, because these records may have failed together with a rejected record of the same batch.
     pub(super) fn forwarded(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let is_forwarded = |input: &&Input| input.is_ahead() && topics[input.topic].forward.is_some() && input.verdicts().is_empty();
         self.inputs.values().filter(is_forwarded).map(|input| self.reached(topics, input)).collect()
@@ -212,8 +212,8 @@ impl Assignment {
         }
     }
 
-    /// Notes the offsets of committed changelog records and drops the pending changes that these records contain. Returns false if a
-    /// changelog was recreated.
+    /// Updates the changelog progress of the states. `written` are the offsets of the changelog records that the brokers have accepted.
+    /// Drops the pending changes that these records contain. Returns false if a changelog was recreated.
     pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) -> bool {
         let mut are_same = true;
         for (&id, state) in &mut self.states {

@@ -1,7 +1,7 @@
 //! The schedule of checkpoints.
 //!
-//! Ensures that a checkpoint contains the effects of exactly the records below its offsets. Never takes a checkpoint while any record past
-//! the committed offset has a verdict. Never trims a repartition topic past the offset in a checkpoint.
+//! Ensures that a checkpoint contains the effects of exactly the records below its offsets. Never takes a checkpoint of a state while a
+//! record past the committed offset of its inputs has a verdict. Never trims a repartition topic past the offset in a checkpoint.
 
 use super::Worker;
 use super::assignment::{Assignment, inputs_of};

@@ -27,8 +27,8 @@ struct Seen {
 }
 
 impl CrossPartitionKeys {
-    /// Notes the partition of an unseen key, if the key is sampled. If the key was last unseen in a different partition, returns that
-    /// partition.
+    /// Stores the partition of an unseen key, if the key is in the sample. If the key was last unseen in a different partition, returns
+    /// that partition.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, emit: Emit, partition: i32) -> Option<i32> {
         // The low bits of a fingerprint come from the key, even if the high half is a hash of the content. So the content does not affect

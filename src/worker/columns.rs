@@ -1,6 +1,6 @@
 //! The records of a batch as columns: one vector per field, in the form that a filter takes.
 //!
-//! Chooses the records that can be judged in one batch. Never holds more than one batch or allocates per record.
+//! Chooses the records that can be judged in one batch. Never holds more than one batch, and never allocates per record.
 
 use super::key_reader::Keyed;
 use crate::broker::Record;

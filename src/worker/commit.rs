@@ -48,7 +48,8 @@ impl<B: Broker> Worker<B> {
         self.commit_at_once(source)
     }
 
-    /// Logs the changes of a warm-up and the announcements of this worker as a new owner if no other transaction has logged them in time.
+    /// Commits a transaction that logs the changes of a warm-up and the announcements of a new owner. Does nothing if the next ordinary
+    /// commit can still log them in time.
     pub(super) fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
@@ -102,8 +103,8 @@ impl<B: Broker> Worker<B> {
         let logged = flushed.and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
         let logged = logged.and_then(|()| self.writer.sink.flush_in_order());
         if logged.is_ok() && !self.writer.sink.transactional() {
-            // Without transactions, an abort does not undo the changelog records. They count as logged even if the commit of the offsets
-            // fails, because they must not be logged again.
+            // Without transactions, an abort does not undo the changelog records. They count as logged even if the offset commit fails,
+            // because they must not be logged again.
             let written = self.writer.sink.take_logged();
             self.logged(source, written);
         }
@@ -148,7 +149,7 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Replaces the producer if a delayed request of the last transaction could affect the next transaction.
+    /// Replaces the producer if a delayed copy of a request of the last transaction could affect the next transaction.
     fn fence_late_request(&mut self) -> Result<(), Error> {
         if !self.writer.sink.has_late_request() || fault::defect("late_request_not_fenced") {
             return Ok(());
@@ -160,10 +161,10 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Without transactions, proves that this worker is still a member of the group before it announces itself as the owner of a partition.
-    /// As proof, the worker commits the group's current offsets, which the brokers reject if the worker is no longer a member. An
+    /// As proof, the worker commits the group's current offsets. The brokers reject this commit if the worker is no longer a member. An
     /// announcement has a higher epoch than any earlier record in the changelog. Without the proof, a member that was suspended and
-    /// replaced could read the announcement of its successor and then outrank the successor. Nothing would undo the changelog records that
-    /// the suspended member then writes.
+    /// replaced could read the announcement of its successor and announce itself with an even higher epoch. Nothing would undo the
+    /// changelog records that this member then writes.
     fn prove_membership(&mut self, source: &B::Consumer) -> Result<(), SinkError> {
         if self.writer.sink.transactional() || fault::defect("membership_not_proved") {
             return Ok(());
@@ -180,8 +181,8 @@ impl<B: Broker> Worker<B> {
             state.logging.clear();
             let Some(changelog) = &topic.changelog else { continue };
             let inputs = || inputs_of(&self.topics, inputs, id);
-            // `warms_up` is also true for the last commit of a warm-up, because the last record of that commit completes the state. The
-            // next commit announces that the state is complete.
+            // `warms_up` is also true for the last commit of a warm-up, because the state is complete only after the last record of that
+            // commit. The next commit announces that the state is complete.
             let warms_up = inputs().any(|input| input.logs_warm_up(id));
             let announces = state.announced.is_behind(warms_up);
             let mut spans: Vec<_> = inputs().map(|input| input.unlogged(id)).filter(|span| announces || span.start < span.end).collect();
@@ -270,7 +271,8 @@ impl<B: Broker> Worker<B> {
 
     /// Commits the offsets of forwarded records after other records were rejected. Without transactions, an abort does not undo writes, so
     /// each retry would add copies of these records to the repartition topic. If copies are rejected as well, the retries might never end.
-    /// Adds the records that this commit rejects to `refused`. Commits nothing if a record was not written to the repartition topic.
+    /// If topics reject more records during this commit, adds these records to `refused`. Commits nothing if a record was not written to
+    /// the repartition topic.
     fn keep_forwarded(&mut self, source: &B::Consumer, refused: &mut Vec<Refused>) {
         if self.writer.sink.transactional() || fault::defect("forwarded_again") {
             return;
@@ -389,7 +391,6 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Handles a fenced producer. Fails if another process seems to use the same transactional id.
     fn resolve_fenced(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         self.writer.fenced(reason)?;
         if self.check_stop() {

@@ -29,15 +29,15 @@ pub enum Error {
     )]
     ColdStart {
         partition: TopicPartition,
-        /// The reason for the failed restore.
+        /// The reason that the keys cannot be restored.
         why: String,
     },
     /// A filter without room for another key.
     #[error("{partition} offset {offset}: {full}")]
     Full {
         partition: TopicPartition,
-        /// The offset of the record whose key does not fit into the filter. The record is not lost, because its offset is not committed.
-        /// After a restart, the worker reads the record again.
+        /// The offset of the record whose key does not fit into the filter. This offset is not committed, so the worker reads the record
+        /// again after a restart.
         offset: Offset,
         full: CapacityError,
     },

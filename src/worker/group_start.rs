@@ -1,7 +1,7 @@
 //! Starts a group with `start = "latest"`: commits the end offsets of its topics as starting offsets and then lets the workers read their
 //! partitions.
 //!
-//! Keeps partitions waiting until the starting offsets of their topic are committed. `restore/first.rs` decides which partitions wait.
+//! Makes partitions wait until the starting offsets of their topic are committed. `restore/first.rs` decides which partitions wait.
 
 use super::pending_restore::AssignedPartition;
 use super::{Error, Flow, Worker};

@@ -1,6 +1,6 @@
 //! Ids of inputs, states, and counters.
 //!
-//! An id is only a key and does not show that the worker owns an input or a state with this id.
+//! An id is only a key. It does not imply that the worker owns an input or a state with this id.
 
 use crate::record::{SpaceId, TopicId};
 

@@ -29,7 +29,6 @@ pub(super) struct Input {
     states: Vec<StateProgress>,
     /// The group's starting offset in the partition, if known.
     first: Option<Offset>,
-    /// The offset of the next record to process.
     position: Offset,
     /// The position to return to if the open transaction aborts.
     committed: Offset,
@@ -100,7 +99,7 @@ impl Input {
         self.position.max(start)
     }
 
-    /// True if the record at this offset belongs to the warm-up, but the restored state already contains its effect.
+    /// True if the record at this offset is in the warm-up, but the restored state already contains its effect.
     pub(super) fn is_in(&self, state: StateId, offset: Offset) -> bool {
         let has = |progress: &StateProgress| offset < progress.start && !fault::defect("warm_up_applied_again");
         self.is_warm_up(offset) && self.progress(state).is_some_and(has)
@@ -124,8 +123,8 @@ impl Input {
         self.first
     }
 
-    /// Returns the group's committed offset for status reports. If the group has not committed an offset, returns the position after an
-    /// abort.
+    /// Returns the group's committed offset for status reports. If the group has not committed an offset, returns the position that an
+    /// abort would return to.
     pub(super) fn reported_committed(&self) -> Offset {
         self.group.offset.unwrap_or(self.committed)
     }
@@ -157,14 +156,14 @@ impl Input {
         std::mem::take(&mut self.warming_up)
     }
 
-    /// True if the record at this offset belongs to the warm-up: it was processed before the restore and only updates the state.
+    /// True if the record at this offset is in the warm-up. It was processed before the restore and only updates the state.
     #[inline]
     pub(super) const fn is_warm_up(&self, offset: Offset) -> bool {
         offset < self.warm_until
     }
 
-    /// Returns the offset to commit before the first record is emitted: the position after an abort, or the end of the warm-up if the
-    /// warm-up ends later.
+    /// Returns the starting offset to commit before the first record is emitted: the position that an abort would return to, or the end of
+    /// the warm-up if that offset is higher.
     pub(super) fn beginning(&self) -> Offset {
         self.committed.max(self.warm_until)
     }
@@ -239,7 +238,7 @@ impl Input {
         self.states.iter().any(|progress| self.position > progress.logged)
     }
 
-    /// Notes that the changelogs contain the effects of all records below the position.
+    /// Marks all records below the position as logged in the changelogs of their states.
     pub(super) fn note_logged(&mut self) {
         for progress in &mut self.states {
             progress.logged = progress.logged.max(self.position).max(progress.start);
@@ -253,7 +252,7 @@ impl Input {
         offset >= self.position.max(self.warm_until).max(self.counted).max(logged)
     }
 
-    /// Notes that a checkpoint of the state contains the effects of all records below the position.
+    /// Marks all records below the position as checkpointed, after a checkpoint of the state was written.
     pub(super) fn note_checkpoint(&mut self, state: StateId) {
         let position = self.position;
         self.states.iter_mut().filter(|progress| progress.state == state).for_each(|progress| progress.checkpointed = position);
@@ -276,8 +275,8 @@ impl Input {
         Span { topic: &self.topic_incarnation, start: logged.min(end), end }
     }
 
-    /// Notes that a record must wait and was passed over. The input processes no later record until the consumer has returned to the
-    /// position.
+    /// Marks the input after a record was passed over because it must wait. The input then processes no later record until the consumer has
+    /// returned to the position.
     pub(super) fn pass_over(&mut self) {
         if self.wait == Wait::No {
             self.wait = Wait::PassedOver;
@@ -301,14 +300,15 @@ impl Input {
         Some(since).filter(|since| runtime::wall_clock().saturating_sub(*since) >= UNREADABLE_MS)
     }
 
-    /// Notes that the group's starting offset is committed.
+    /// After a commit, sets the group's committed offset to the starting offset if the group had no committed offset before. The commit
+    /// contained the starting offset.
     pub(super) fn note_beginning(&mut self) {
         if !self.is_ahead() && self.group.offset.is_none() {
             self.group.offset = Some(self.beginning());
         }
     }
 
-    /// Notes that the open transaction is committed, with `note` as the metadata of the offset.
+    /// Moves the committed offset to the position after a commit. `note` is the metadata of the committed offset.
     pub(super) fn note_commit(&mut self, note: String) {
         self.committed = self.position;
         self.group = Committed { offset: Some(self.position), metadata: note };
@@ -318,7 +318,7 @@ impl Input {
     /// Returns to the committed offset after the open transaction was aborted. The verdicts stay, because the records are read again.
     pub(super) fn rewind(&mut self) {
         if self.is_ahead() {
-            // The partition first reads earlier records again, and these records do not wait for this schema.
+            // The partition first reads earlier records again, which do not wait for this schema.
             self.blocked_on_schema = None;
         }
         self.position = self.committed;
@@ -329,8 +329,8 @@ impl Input {
         }
     }
 
-    /// True if no record is held back. False after a record was passed over, while the partition is paused, if the next record waits for a
-    /// schema or ends the worker, and during a replay.
+    /// True if the input holds back no record. False if a record was passed over, if the partition is paused, if the next record waits for
+    /// a schema or ends the worker, or during a replay.
     fn is_up_to_date(&self) -> bool {
         let is_read = self.wait == Wait::No || fault::defect("passed_over_records_stepped_over");
         is_read && self.blocked_on_schema.is_none() && !self.ends_worker && self.verdicts.replay_complete()

@@ -4,9 +4,9 @@
 //! [`Topic::verdict_without_key`] decides about invalid records. A verdict changes later only if a topic rejects the written record
 //! (`commit.rs`). Never judges a record that already has a verdict, because the second verdict would be "duplicate".
 //!
-//! Consecutive new records are judged in batches. Other records are judged one by one: for example, records that are read again, pass
-//! through, have no key or no timestamp, retract their key, or are the first of a slice of the window. With some options, such as `refresh`,
-//! all records are judged one by one. [`RecordLoop::emit`] then writes and counts the records.
+//! Consecutive new records are judged in batches. Other records are judged one by one, for example records that are read again, have no key
+//! or no timestamp, retract their key, or start a slice of the window. With some options, such as `refresh`, all records are judged one by
+//! one. [`RecordLoop::emit`] then writes and counts the records.
 
 use super::ids::StateId;
 use super::input::Input;
@@ -57,8 +57,8 @@ pub(super) fn judge_one(
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Judges the next records that can form a batch and remembers their verdicts. Returns the number of judged records, which may be zero.
-    /// If the record after them cannot be judged, also returns its error.
+    /// Judges the next records that can form a batch and remembers their verdicts. Returns the number of judged records, which may be 0. If
+    /// judging fails at a record, also returns the error.
     pub(super) fn judge_batch(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> (usize, Option<ExactError>) {
         let Some(horizon) = self.batch_horizon(messages) else { return (0, None) };
         let room = self.writer.room();

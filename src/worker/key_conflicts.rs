@@ -23,7 +23,7 @@ pub(super) fn watch<B: Broker>(
 ) {
     let key = PartitionKey { partition: message.partition(), fingerprint };
     if matches!(verdict, Verdict::Unseen | Verdict::Retracted) {
-        // This record is now the latest one with its key. The other topics of the space forget the content of their earlier records,
+        // This record is now the latest record with its key. The other topics of the space forget the content of their earlier records,
         // because a later duplicate must not be compared with outdated content.
         for others in topic.compared_with.iter().filter_map(|others| shared.stats.topics[others.0].contents.as_ref()) {
             others.forget(key);

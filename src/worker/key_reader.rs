@@ -19,7 +19,7 @@ pub(super) type Keyed = Result<KeyedRecord, NoKey>;
 #[derive(Default)]
 pub(super) struct Keys {
     pub(super) keyed: Vec<Keyed>,
-    /// The rule that each record belongs to. Empty if no input has several rules.
+    /// The rule of each record. Empty if no input has several rules.
     pub(super) rules: Vec<TopicId>,
 }
 
@@ -29,8 +29,7 @@ impl Keys {
         self.rules.clear();
     }
 
-    /// Splits a range of an input's records into runs of consecutive records that belong to the same rule. In the id of a run, `topic` is
-    /// that rule.
+    /// Splits a range of an input's records into runs of consecutive records with the same rule. In the id of a run, `topic` is this rule.
     pub(super) fn by_rule(&self, of: Option<InputId>, numbers: Range<usize>) -> impl Iterator<Item = (Option<InputId>, Range<usize>)> {
         let mut start = numbers.start;
         std::iter::from_fn(move || {
@@ -55,7 +54,6 @@ const DECODED_MAX: u64 = 32 << 20;
 
 pub(super) struct KeyReader {
     scratch: Scratch,
-    /// The readers by topic id.
     readers: Vec<Reader>,
     schemas: Arc<dyn Schemas>,
     decoded_max: u64,
@@ -72,7 +70,7 @@ impl KeyReader {
         Self { decoded_max, ..self }
     }
 
-    /// Returns the number of decoded bytes that stops the extraction of the next keys.
+    /// Returns the total number of decoded bytes at which [`KeyReader::take`] will stop.
     pub(super) fn decoded_limit(&self) -> u64 {
         self.decoded_bytes() + self.decoded_max
     }
@@ -105,7 +103,7 @@ impl KeyReader {
         }
     }
 
-    /// Extracts the key of each record by the first rule that selects the record. A record that no rule selects belongs to the last rule.
+    /// Extracts the key of each record by the first rule that selects the record. A record that no rule selects gets the last rule.
     fn take_by_rules(&mut self, topics: &Topics, rules: &[TopicId], messages: &[impl broker::Record], keys: &mut Keys) {
         for message in messages {
             for &rule in rules {

@@ -1,7 +1,7 @@
 //! The event loop: one thread with one consumer, one producer, and the state of its partitions.
 //!
 //! Runs the steps in order: read, judge, write, commit, checkpoint. Workers share only the contents of [`Shared`]. A worker never judges a
-//! record twice with the same state and never takes a checkpoint while any record past the committed offset has a verdict.
+//! record twice with the same state. It never writes a checkpoint of a state that contains the effects of uncommitted records.
 
 mod assignment;
 mod checkpointing;
@@ -82,7 +82,7 @@ pub struct Worker<B: Broker> {
     generation: Option<i32>,
     /// True if librdkafka may have acknowledged a rebalance that the worker has not handled yet. The worker commits nothing in that case.
     has_unhandled_rebalance: bool,
-    /// The times of the group's recent reports of another process with the same `kafka.instance_id`.
+    /// The recent times when the group fenced this member. See `rejoin.rs`.
     rejoins: Vec<Instant>,
 }
 
@@ -171,7 +171,8 @@ impl<B: Broker> Worker<B> {
             self.writer.sink.poll();
             let processed = self.process(source, &mut ahead)?;
             self.seek_errored(source)?;
-            // After a rewind, the positions are lower than the ends that the batch reported.
+            // After a rewind, the positions are lower than the ends that the batch reported, so the worker must not step over to these
+            // ends.
             let ends = if let Flow::Continue = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
             // The worker must step over control records before it updates the pauses, because the update may resume a partition that has
             // passed over records. Such a partition must read these records again and must not step over them.

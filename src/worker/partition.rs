@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The threshold of the fill level. The worker warns if the slice ([`Usage::load`](crate::filter::Usage::load)) and the window are both
-/// fuller. The alert `UnseenFilterFilling` has the same threshold.
+/// The fill level of a filter at which the worker warns. Both the slice ([`Usage::load`](crate::filter::Usage::load)) and the window must
+/// be fuller than this level. The alert `UnseenFilterFilling` has the same threshold.
 const FILLING: f64 = 0.8;
 
 /// The number of unsaved fingerprints that triggers an early checkpoint. They use about 50 MB of memory.
@@ -30,12 +30,12 @@ struct Reported {
     slice: Option<Slice>,
 }
 
-/// The last announcement of this owner in the changelog. An announcement is a record that shows the owner's settings and whether the state
-/// is complete. Followers need announcements because an earlier owner may have had another configuration, and because the changelog lacks
-/// keys during a warm-up.
+/// The last announcement of this owner in the changelog. An announcement is a changelog record that contains the owner's settings and shows
+/// whether the state is complete. Followers need announcements because an earlier owner may have had another configuration, and because the
+/// changelog lacks keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
-    /// No record since this owner took over the partition at `since`.
+    /// This owner has written no record since it took over the partition at `since`.
     Nothing { since: Instant },
     /// The state is warming up.
     WarmUp,
@@ -44,7 +44,7 @@ pub(super) enum Announced {
 }
 
 impl Announced {
-    /// True if the changelog needs an announcement. `warms_up` is true if the state is warming up.
+    /// True if the changelog needs an announcement.
     pub(super) const fn is_behind(self, warms_up: bool) -> bool {
         match self {
             Self::Nothing { .. } => true,
@@ -139,8 +139,8 @@ impl PartitionState {
         }
     }
 
-    /// Returns the offset of a topic incarnation in the loaded state. If the state has no offset for the topic id, falls back to an offset
-    /// that was stored without an id.
+    /// Returns the input offset that the loaded state has reached in a topic incarnation. If the state has no offset for the topic id,
+    /// falls back to an offset that was stored without an id.
     pub(super) fn offset(&self, log: &str) -> Option<Offset> {
         let of_topic = || self.offsets.keys().filter(|other| log_topic(other) == log_topic(log)).count();
         self.offsets.get(log).or_else(|| self.offsets.get(log_topic(log)).filter(|_| of_topic() == 1)).copied()
@@ -152,7 +152,6 @@ impl PartitionState {
         self.offsets.insert(log.to_owned(), offset);
     }
 
-    /// Counts and logs changes since the last report.
     pub(super) fn report(&mut self, space: &str, partition: i32, counts: &SpaceCounts) {
         let (usage, corrected, reported) = (self.dedup.usage(), self.dedup.corrected(), self.reported);
         let rules = self.dedup.rules();
@@ -202,7 +201,8 @@ impl PartitionState {
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
-    /// Notes the offsets of the committed changelog records. Returns false if the offsets show that the changelog was recreated.
+    /// Updates the changelog progress with the offsets of the committed changelog records. Returns false if the offsets show that the
+    /// changelog was recreated.
     pub(super) fn logged(&mut self, written: &[Offset]) -> bool {
         self.changelog.epoch = self.epoch;
         if written.len() == self.logging.len() {
@@ -212,8 +212,8 @@ impl PartitionState {
         }
     }
 
-    /// Notes that the state was rebuilt from its changelog up to `end` and contains the effects of the inputs up to `offsets`. `epoch` is
-    /// the highest epoch in the changelog so far.
+    /// Sets the offsets of a state that was rebuilt from its changelog up to `end`. `offsets` are the input offsets that the state has
+    /// reached. `epoch` is the highest epoch in the changelog so far.
     pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
         self.offsets = offsets;
         (self.changelog.end, self.changelog.epoch) = (Some(end), epoch);
@@ -227,12 +227,12 @@ impl PartitionState {
         self.epoch = self.epoch.max(generation.into());
     }
 
-    /// Raises the epoch above `epoch`.
     pub(super) fn outrank(&mut self, epoch: i64) {
         self.epoch = self.epoch.max(epoch.saturating_add(1));
     }
 
-    /// Returns the first changelog offset that must be kept, if a slice has expired since the last call and the offset is known.
+    /// Returns the first changelog offset that must be kept, or `None` if no slice has expired since the last call or if the offset is
+    /// unknown.
     pub(super) fn trim(&mut self) -> Option<Offset> {
         let oldest = self.dedup.oldest().filter(|&oldest| self.trimmed.is_none_or(|trimmed| oldest > trimmed))?;
         self.trimmed = Some(oldest);

@@ -22,7 +22,6 @@ impl<B: Broker> Worker<B> {
         self.assignment.any_blocked_on_schema = true;
     }
 
-    /// Pauses partitions that must wait and resumes partitions that no longer have to.
     pub(super) fn update_pauses(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !self.assignment.any_warm_up && !self.assignment.any_blocked_on_schema && !self.assignment.holds_new_records {
             return Ok(());

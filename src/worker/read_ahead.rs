@@ -14,12 +14,11 @@ use std::time::Duration;
 
 pub(super) const BATCH_RECORDS: usize = 1024;
 const RECORDS_MAX: usize = 8 * BATCH_RECORDS;
-/// The size in bytes that ends reading ahead.
+/// The total size of records in bytes at which the worker stops reading ahead.
 const BYTES_MAX: usize = 8 << 20;
 /// The longest wait for records. After each wait, the worker checks whether the commit has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A batch of records, split into runs, with the keys extracted so far.
 pub(super) struct ReadAhead<'s, B: Broker> {
     pub(super) batch: Batch<RecordOf<'s, B>>,
     pub(super) runs: PartitionRuns,
@@ -91,11 +90,7 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
         }
     }
 
-    /// Waits for records, unless some were read ahead.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the consumer has failed permanently, now or while reading ahead.
+    /// Waits for records, unless some were read ahead. Also returns the error of a consumer that failed while reading ahead.
     pub(super) fn fill(&mut self, source: &'s B::Consumer, wait: Duration) -> Result<(), broker::Error> {
         match self.failed.take() {
             Some(error) => Err(error),

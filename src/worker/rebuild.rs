@@ -1,7 +1,7 @@
 //! Rebuilds states from their changelogs while the workers process other partitions.
 //!
-//! Runs the threads that read and trim changelogs. Never applies a change that the group has not committed, blocks a worker, or lets one
-//! partition block another.
+//! Runs the threads that read and trim changelogs. Never applies a change that the group has not committed. Never blocks a worker, and
+//! never lets a partition block another partition.
 
 use super::Error;
 use super::partition::PartitionState;
@@ -23,19 +23,19 @@ use std::time::{Duration, Instant};
 
 /// The number of threads per process that read changelogs. Each thread has its own reader and works on one state at a time.
 const THREADS: usize = 2;
-/// The maximum time that a reader may go without an answer before it is replaced.
+/// The time without an answer after which a reader is replaced.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request to delete the records of a topic-partition below an offset.
 struct Trim {
-    /// The id of the topic that the offset belongs to, if known. A recreated topic has a different id.
+    /// The id of the topic when the offset was determined, if known. A recreated topic has a different id.
     topic_id: Option<String>,
     before: Offset,
 }
 
 enum Task {
     Rebuild(Box<Job>),
-    /// Trim the first entry of [`Queue::trims`].
+    /// Trims the first entry of [`Queue::trims`].
     Trim,
 }
 
@@ -202,9 +202,9 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
     }
 }
 
-/// Brings a job's state up to the group's committed offsets. Returns `None` if the end of the changelog is unknown or was not reached, or
-/// if the checkpoint was lost. The job must then be retried after its pause. If the job is canceled or the process is stopping, the
-/// returned state may be incomplete and is not used.
+/// Rebuilds a job's state up to the group's committed offsets. Returns `None` if the job must be retried after its pause, because the end
+/// of the changelog is unknown or was not reached, or because the checkpoint was lost. If the job is canceled or the process is stopping,
+/// the returned state may be incomplete and is not used.
 fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {

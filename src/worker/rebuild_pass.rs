@@ -14,7 +14,7 @@ use crate::runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Changelog records that were skipped because they end past the committed offset. Their epochs can differ.
+/// Changelog records that were skipped because they end past the committed offset.
 pub(super) struct Skipped {
     /// The changelog offset of the first skipped record.
     pub(super) offset: Offset,
@@ -23,7 +23,6 @@ pub(super) struct Skipped {
     topics: BTreeSet<String>,
 }
 
-/// One pass over a changelog, from an offset to its end.
 pub(super) struct Follow<'a, B: Broker> {
     pub(super) context: &'a Context<B>,
     pub(super) job: &'a mut Job,
@@ -33,8 +32,8 @@ pub(super) struct Follow<'a, B: Broker> {
     pub(super) reported: Instant,
     pub(super) cut: Option<Cut>,
     pub(super) gap: bool,
-    /// The records that were skipped because they end past the committed offset. `None` if a later record of one of their input topics was
-    /// applied, because the group then never committed the skipped records.
+    /// The records that were skipped because they end past the committed offset. If a later changelog record of one of their input topics
+    /// was applied, the group never committed the skipped records, and this field is `None`.
     pub(super) past_bounds: Option<Skipped>,
     /// True if the changelog lacks the effects of some input records, for example because `state.changelog` was off for a while.
     pub(super) has_hole: bool,
@@ -144,7 +143,7 @@ impl<B: Broker> Follow<'_, B> {
         Ok(true)
     }
 
-    /// Notes the input offsets that the group had reached. A record of a warm-up never lowers these offsets, because a warm-up also logs
+    /// Updates the input offsets that the group had reached. A record of a warm-up never lowers these offsets, because a warm-up also logs
     /// input records that the group had read long before.
     fn note_group_offsets(&mut self, record: &ChangelogRecord<'_>) {
         for span in &record.spans {

@@ -55,16 +55,14 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) columns: &'w mut Columns,
     /// An upper bound for the size of the remaining records in bytes.
     pub(super) bytes: usize,
-    /// True if another input of the same unit is warming up.
     pub(super) others_warm_up: bool,
     /// The latest timestamp of a live record that may advance stream time, based on the local clock.
     pub(super) max_timestamp: Timestamp,
 }
 
 pub(super) enum VerdictError {
-    /// The schema of the record is not known yet.
     Awaits(SchemaId),
-    /// Records that already have a verdict were not read again. Holds the offset of the first such record.
+    /// A record that already has a verdict was not read again. Holds the offset of the first such record.
     Gap(Offset),
     /// The filter has no room for the key, or the exact store cannot be read.
     State(ExactError),
@@ -75,8 +73,8 @@ pub(super) enum Stop {
     Full,
     /// The record is processed, and the changes of the warm-up must be logged.
     Unlogged,
-    /// The record and all later records are passed over. They must wait for the warm-up of another topic that shares the state or for the
-    /// next commit.
+    /// The record and all later records of the partition are passed over. They must wait for the next commit, or for the warm-up of another
+    /// topic that shares the state.
     Waits,
     Failed(SinkError),
     Undecided(VerdictError),
@@ -112,7 +110,6 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
     }
 
-    /// Writes a record to the destination of its verdict, if the verdict has a destination.
     #[inline]
     fn write_judged(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
         let topic = self.topic;
@@ -175,7 +172,6 @@ impl<B: Broker> RecordLoop<'_, B> {
         self.add_to_transaction(1)
     }
 
-    /// If configured, counts a record by its `count_by` value and compares its content.
     #[inline]
     fn sample_content(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
         let topic = self.topic;

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::slice;
 use std::time::Duration;
 
-/// The maximum number of keys to extract in advance, before the first of their records is judged.
+/// The maximum number of keys that are extracted before the first of their records is judged.
 const PREFETCH_RECORDS: usize = 64;
 
 impl<B: Broker> Worker<B> {

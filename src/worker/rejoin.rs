@@ -7,22 +7,21 @@
 //! unusable. The group can also fence a member when no other process exists, for two reasons.
 //!
 //! First, if the session ends during an outage of the broker, librdkafka forgets its member id. Until the worker has answered the rebalance
-//! that follows, librdkafka sends heartbeats without an id. The answer can take long, because it may have to wait for a commit to the same
-//! broker. When the broker is back, it knows the name under a different id and fences the member (librdkafka issue 3437). Second, if the
-//! client has given up a join request and has sent another request, the broker may process the two requests in the wrong order
-//! (KAFKA-20985). librdkafka and Kafka's Java client both leave the recovery to the application.
+//! that follows, librdkafka sends heartbeats without an id. The answer can take long, because the worker may first have to wait for a
+//! commit to the same broker. The broker knows the static name under a different member id, so it fences the member when it is back
+//! (librdkafka issue 3437). Second, if the client has given up a join request and has sent another request, the broker may process the two
+//! requests in the wrong order (KAFKA-20985). librdkafka and Kafka's Java client both leave the recovery to the application.
 //!
-//! So the member rejoins: a new consumer takes the name back. If there is another process, that process takes the name back as well. A
-//! successful commit in between proves nothing, because both processes can commit before they are fenced. Only repeated fencing shows that
-//! there is another process. All writes of either process are safe, because the group accepts offsets only from the member that joined
-//! last, and producers with the same transactional id fence each other.
+//! So the member rejoins with a new consumer, which takes the name back. If another process has the same name, it takes the name back as
+//! well. A successful commit in between proves nothing, because both processes can commit before they are fenced. Only repeated fencing
+//! shows that there is another process. All writes of either process are safe, because the group accepts offsets only from the member that
+//! joined last, and producers with the same transactional id fence each other.
 
 use super::{Error, POLL_INTERVAL, Worker};
 use crate::broker::{self, Broker};
 use crate::runtime;
 use std::time::Duration;
 
-/// The maximum number of rejoins within [`REJOIN_WINDOW`].
 const REJOINS_MAX: usize = 3;
 
 /// The period for counting rejoins. Two processes that take the name from each other reach the maximum much faster.
@@ -31,10 +30,8 @@ const REJOIN_WINDOW: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl<B: Broker> Worker<B> {
-    /// Drops everything that the fenced consumer has read and waits. A new consumer then joins the group.
-    ///
-    /// # Errors
-    /// Returns an error if the member is fenced so often that another process must have the same name.
+    /// Drops everything that the fenced consumer has read and waits. A new consumer then joins the group. Fails if the group has fenced
+    /// this member so often that another process must have the same name.
     pub(super) fn prepare_to_rejoin(&mut self, source: &B::Consumer) -> Result<(), Error> {
         self.rejoins.retain(|at| runtime::since(*at) < REJOIN_WINDOW);
         if self.rejoins.len() >= REJOINS_MAX {

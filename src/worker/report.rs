@@ -44,7 +44,8 @@ pub(super) struct Blocked {
 }
 
 pub(super) struct Reporter {
-    /// True after an assignment, even an empty one. False again after a revocation that leaves no partition or after partitions were lost.
+    /// True after an assignment, even if it was empty. False again after a revocation that leaves no partition, or after partitions were
+    /// lost.
     pub(super) joined: bool,
     /// Set after several consecutive aborts. Cleared by a commit or by [`Reporter::unblock`].
     pub(super) blocked: Option<Blocked>,
@@ -67,8 +68,8 @@ impl Reporter {
         self.tallies.0.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
     }
 
-    /// Clears [`Reporter::blocked`] if no commit of this worker will clear it, because other members now own the partitions of the aborted
-    /// records, or because these partitions are committed up to their ends. Returns true if `blocked` was cleared.
+    /// Clears [`Reporter::blocked`] if no commit of this worker will clear it. This is the case if other members now own the partitions of
+    /// the aborted records, or if these partitions are committed up to their ends. Returns true if `blocked` was cleared.
     pub(super) fn unblock(&mut self, assignment: &Assignment, source: &impl Consumer) -> bool {
         let Some(blocked) = &self.blocked else { return false };
         let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position() >= end);
@@ -82,7 +83,7 @@ impl Reporter {
         true
     }
 
-    /// Publishes the state of worker `number` if a report is due. Returns true if the report was due.
+    /// Publishes the state of worker `number`. Does nothing and returns false if no report is due.
     pub(super) fn report<B: Broker>(
         &mut self,
         shared: &Shared<B>,

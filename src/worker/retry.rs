@@ -16,12 +16,11 @@ const TRUNCATION_INTERVAL: Duration = Duration::from_millis(500);
 const TRUNCATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<B: Broker> Worker<B> {
-    /// Returns true if the worker must stop. Also notes that the worker is alive, so every loop and every retry must call this function.
+    /// Returns true if the worker must stop. Also reports that the worker is alive, so every loop and every retry must call this function.
     pub(super) fn check_stop(&self) -> bool {
         self.shared.is_stopped(self.number)
     }
 
-    /// Repeats a request until it succeeds, it fails permanently, or the worker must stop.
     pub(super) fn retry_until_answered<T>(&self, ask: impl Fn() -> Result<T, broker::Error>) -> Result<T, Error> {
         let asked = runtime::now();
         loop {
@@ -52,8 +51,8 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Returns the log start offset and the last stable offset of a partition. `read` is the group's last position in the partition, if
-    /// known. If the last stable offset is below `read`, asks again until five seconds have passed since the time `since`, because a leader
-    /// that was suspended during a failover briefly answers with outdated offsets.
+    /// known. If the last stable offset is below `read`, asks again until five seconds after `since`, because a leader that was suspended
+    /// during a failover briefly answers with outdated offsets.
     pub(super) fn watermarks(
         &self,
         source: &B::Consumer,

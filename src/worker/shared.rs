@@ -19,12 +19,11 @@ const UNLOGGED_MAX: usize = 200_000;
 pub struct Shared<B: Broker> {
     pub broker: B,
     pub config: Arc<Config>,
-    /// The cluster metadata, as this worker last read it.
+    /// The cluster metadata that this worker last read. Other workers may have newer metadata.
     pub cluster: Arc<Cluster>,
     pub store: Arc<Store>,
     pub rebuilder: Arc<Rebuilder>,
     pub stats: Arc<Stats>,
-    /// The sample of keys, with their partitions.
     pub cross_partition_keys: Arc<CrossPartitionKeys>,
     pub schemas: Arc<dyn Schemas>,
     /// Set to make the workers drain and end.
@@ -38,7 +37,7 @@ impl<B: Broker> Shared<B> {
         self.config.worker.max_transaction_records.min(UNLOGGED_MAX)
     }
 
-    /// Returns true if the workers must stop. Also notes that worker `number` is alive.
+    /// Returns true if the workers must stop. Also reports that worker `number` is alive.
     pub(super) fn is_stopped(&self, number: usize) -> bool {
         if let Some(round) = self.stats.rounds.get(number) {
             round.note();

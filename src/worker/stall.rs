@@ -15,7 +15,6 @@ pub(super) enum Wait {
     No,
     /// Records were passed over and must be read again.
     PassedOver,
-    /// The consumer does not fetch the partition.
     Paused,
 }
 

@@ -16,7 +16,7 @@ pub(super) struct StateProgress {
     pub(super) logged: Offset,
     /// The end offset of the records whose effects are in the last checkpoint of this worker. 0 before the first checkpoint.
     pub(super) checkpointed: Offset,
-    /// Stream time at the end of the warm-up, if known. Records of the warm-up cannot advance stream time past this time.
+    /// Stream time at the end of the warm-up, if known. Records in the warm-up cannot advance stream time past this value.
     pub(super) warm_up_max_timestamp: Option<Timestamp>,
 }
 

@@ -25,9 +25,9 @@ pub(super) struct InputTopic {
     /// The unit of the key space, identified by its first space. The spaces of a unit are restored together.
     unit: SpaceId,
     pub(super) rules: Rules,
-    /// The index of the record counters, which belong to the configured topic.
+    /// The index of the record counters of the configured topic.
     pub(super) counted: CountsId,
-    /// The index of the byte counters, which belong to the topic that is actually read.
+    /// The index of the byte counters of the topic that is actually read.
     pub(super) read: CountsId,
     /// The number of keys per partition that the filter is sized for.
     pub(super) capacity: u64,
@@ -52,7 +52,6 @@ impl InputTopic {
         self.forward.as_ref().is_some_and(|forward| forward.topic == to)
     }
 
-    /// True if the input has several rules.
     pub(super) const fn has_rules(&self) -> bool {
         self.of_input.len() > 1
     }
@@ -150,7 +149,6 @@ impl Topics {
         InputId { topic: self[rule.topic].of_input[0], ..rule }
     }
 
-    /// Returns the ids of an input's states, one per rule.
     pub(super) fn states_of(&self, input: InputId) -> impl Iterator<Item = StateId> {
         let rules = self[input.topic].of_input.iter();
         rules.map(move |&rule| StateId { space: self[rule].space, partition: input.partition })

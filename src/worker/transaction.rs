@@ -46,7 +46,6 @@ impl Limit {
         Self { configured, current: configured, too_large: Load { records: usize::MAX, bytes: usize::MAX }, timed_out: 0 }
     }
 
-    /// Returns the room that is left in a transaction with this load.
     #[inline]
     pub(super) const fn room(&self, load: Load) -> Load {
         Load { records: self.current.records.saturating_sub(load.records), bytes: self.current.bytes.saturating_sub(load.bytes) }
@@ -57,10 +56,10 @@ impl Limit {
         load.records >= self.current.records || load.bytes >= self.current.bytes
     }
 
-    /// Notes that a transaction with this load was committed at this age. If the transaction was full, the limit rises. The limit doubles
-    /// if the age was less than a quarter of `timeout` and rises by an eighth if the age was less than half of `timeout`. Otherwise, the
-    /// limit rises by 1/64, up to three quarters of the last load that was too large. The limit rises even after a slow commit, because the
-    /// commit may have been slow for a reason other than the load.
+    /// Raises the limit after a full transaction was committed at this age. The limit doubles if the age was less than a quarter of
+    /// `timeout`. It rises by an eighth if the age was less than half of `timeout`. Otherwise, it rises by 1/64, up to three quarters of
+    /// the last load that was too large. The limit rises even after a slow commit, because the commit may have been slow for a reason other
+    /// than the load.
     pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
         self.timed_out = 0;
         if !self.is_full(load) {
@@ -78,14 +77,15 @@ impl Limit {
         };
     }
 
-    /// Notes that a transaction with this load timed out. Returns true if the next transactions are smaller. A single timeout does not
+    /// Counts a transaction that timed out with this load. Returns true if the next transactions must be smaller. A single timeout does not
     /// shrink them, because an outage may be the cause.
     pub(super) fn timed_out(&mut self, load: Load) -> bool {
         self.timed_out = self.timed_out.saturating_add(1);
         self.timed_out > 1 && self.shrink(load, SHRINK_DIVISOR.saturating_pow(self.timed_out - 1))
     }
 
-    /// Notes that a replay was too slow when it had reached this load. Returns true if the next transactions are smaller.
+    /// Lowers the limit after a replay that was too slow when it had reached this load. Returns true if the next transactions must be
+    /// smaller.
     pub(super) fn repeated_too_slowly(&mut self, load: Load) -> bool {
         self.shrink(load, SHRINK_DIVISOR)
     }

@@ -60,7 +60,6 @@ struct VerdictRun {
     first: usize,
 }
 
-/// The remembered decision about a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Recall {
     /// No verdict, because the record is read for the first time.
@@ -113,7 +112,7 @@ impl Verdicts {
         }
     }
 
-    /// Notes that a broker rejected a record in its present form. The verdict stays, and the next attempt writes fewer headers.
+    /// Stores the broker's reason for rejecting a record. The verdict stays, and the next attempt writes fewer headers.
     pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
         self.refused.insert(offset, invalid);
     }

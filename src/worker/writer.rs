@@ -35,7 +35,6 @@ pub(super) struct TransactionWriter<B: Broker> {
     pub(super) ends_with: Option<Error>,
     transactional_id: String,
     transaction_timeout: Duration,
-    /// See [`broker::delivery_timeout`].
     delivery_timeout: Duration,
     transaction: Option<Transaction>,
     limit: Limit,
@@ -120,8 +119,8 @@ impl<B: Broker> TransactionWriter<B> {
         self.limit.room(self.transaction.as_ref().map_or_else(Load::default, |transaction| transaction.load))
     }
 
-    /// Notes that the open transaction failed for a reason other than a rejected record. If the transaction was older than the delivery
-    /// timeout, the next transactions may have to be smaller.
+    /// Counts the open transaction as timed out if it failed after the delivery timeout. The next transactions may then have to be smaller.
+    /// Must not be called if a topic rejected a record, because the size of the transaction is then not the cause.
     pub(super) fn failed(&mut self) {
         if let Some(transaction) =
             self.transaction.as_ref().filter(|transaction| runtime::since(transaction.begun) >= self.delivery_timeout)
@@ -130,7 +129,7 @@ impl<B: Broker> TransactionWriter<B> {
         }
     }
 
-    /// Notes that a replay was too slow. Returns the new limit if the next transactions are smaller.
+    /// Lowers the limit after a replay that was too slow. Returns the new limit, or `None` if the limit cannot be lowered.
     pub(super) fn repeated_too_slowly(&mut self) -> Option<Load> {
         let load = self.transaction.as_ref()?.load;
         self.limit.repeated_too_slowly(load).then(|| self.limit.current())
@@ -168,9 +167,9 @@ impl<B: Broker> TransactionWriter<B> {
         self.aborts.checked_sub(2).map_or(Duration::ZERO, |doublings| (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX))
     }
 
-    /// Notes that the producer was fenced. Brokers report the same error when they abort a transaction that was open for too long, for
-    /// example after an outage, and for late requests of that transaction. If other transactions are fenced repeatedly, another process has
-    /// the same transactional id, and this worker ends.
+    /// Counts how often the producer is fenced. If the producer is fenced repeatedly, another process has the same transactional id, and
+    /// this worker ends. A transaction that was open for too long does not count. Brokers abort such a transaction, for example after an
+    /// outage, and then report the same error for the transaction and its late requests.
     pub(super) fn fenced(&mut self, reason: &str) -> Result<(), Error> {
         if self.limit.has_timed_out() || self.age().is_some_and(|age| age >= self.transaction_timeout) {
             return Ok(());

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 /// The minimum size of a batch with several records, in bytes. If batches must be smaller, each record gets its own batch.
 const ONE_RECORD_BYTES: usize = 512;
 
-/// The number of retries after another producer with the same transactional id has fenced this one.
+/// The number of retries after another producer with the same transactional id has fenced this producer.
 const FENCED_MAX: u32 = 4;
 
 impl<B: Broker> Sink<B> {
@@ -40,8 +40,8 @@ impl<B: Broker> Sink<B> {
             match sink.init(transactional_id, stop) {
                 Ok(()) => return Ok(sink),
                 Err(_) if stop() => return Err(Error::Stopped),
-                // If two producers start at the same time, brokers may report either of them as fenced. librdkafka cannot recover from this
-                // error, so the next attempt needs a new producer.
+                // If two producers start at the same time, brokers may report either producer as fenced. librdkafka cannot recover from
+                // this error, so the next attempt needs a new producer.
                 Err(error) if error.code == ErrorCode::Fenced && fenced < FENCED_MAX => {
                     fenced += 1;
                     tracing::warn!(error = %error, transactional_id, attempt = fenced, "another producer with the same transactional id fenced this producer; retrying with a new producer");

@@ -16,14 +16,14 @@ pub enum SinkError {
     Refused(Vec<Refused>),
     /// The outcome of the transaction is unknown. Create a new sink and let the group's committed offsets decide.
     Unknown(String),
-    /// Like `Unknown`. Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open
-    /// for too long.
+    /// Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open for too long.
+    /// The reaction is the same as for `Unknown`.
     Fenced(String),
     /// Stop, because a retry would also fail.
     Exit(String),
 }
 
-/// Formats the error message for a transactional id that another process seems to use.
+/// Formats the error message for the case that another process seems to use the same transactional id.
 #[must_use]
 pub fn duplicate_producer(transactional_id: &str, reason: &str) -> String {
     format!(
@@ -35,7 +35,7 @@ pub(super) const fn may_repeat(error: &ClientError) -> bool {
     error.is_retriable && !error.requires_abort && !error.is_fatal
 }
 
-/// Returns the error for a missing permission to write. `message` continues the sentence: `to <topic>: <reason>`.
+/// Returns the error for a missing permission to write. `message` has the form `to <topic>: <reason>`.
 pub(super) fn not_allowed(message: &str) -> SinkError {
     SinkError::Exit(format!("the brokers do not allow this user to write {message}; give this user Write on that topic"))
 }
@@ -50,7 +50,7 @@ pub(super) fn next(error: &ClientError) -> SinkError {
     }
     if error.code == ErrorCode::OffsetMetadataTooLarge {
         return SinkError::Exit(format!(
-            "{error}; set offset.metadata.max.bytes on the brokers to at least 256, plus 300 for each entry of an input that has several entries (the default is 4096)"
+            "{error}; set offset.metadata.max.bytes on the brokers to at least 256 (the default is 4096). If several [[topics]] entries read the same input, add 300 per entry"
         ));
     }
     // If the error does not require an abort, it is a timeout or a fatal error of librdkafka, so the outcome of the transaction is unknown.

@@ -76,14 +76,14 @@ pub struct Sink<B: Broker> {
     producer: B::Producer,
     delivery: Delivery,
     patience: Duration,
-    /// True if every record has its own batch. An error of a batch is then an error of its only record.
+    /// True if every record has its own batch. If a broker rejects a batch, the rejected record is then known.
     one_record_per_batch: bool,
     batch_bytes: usize,
     group: String,
     /// The maximum estimated size of the offsets in one request. It shrinks when the group coordinator rejects a request as too large.
     offset_request_bytes: Cell<usize>,
     failures: RefCell<Vec<DeliveryFailure>>,
-    /// The topics of records that were not written at the last failure. Records that their own topics rejected do not count.
+    /// Topics with records that the last failure kept from being written. Records that their own topics rejected do not count.
     undelivered: RefCell<BTreeSet<String>>,
     /// True after a broker has listed the rejected records of a batch. Brokers before Kafka 2.4 do not list them.
     names_records: Cell<bool>,
@@ -120,10 +120,6 @@ impl<B: Broker> Sink<B> {
         self.producer.has_late_request()
     }
 
-    /// Begins a transaction.
-    ///
-    /// # Errors
-    /// Returns the [`SinkError`] that states how to react.
     pub fn begin(&self) -> Result<(), SinkError> {
         self.producer.take_failures();
         self.failures.borrow_mut().clear();
@@ -134,9 +130,6 @@ impl<B: Broker> Sink<B> {
     }
 
     /// Passes a record to librdkafka. Waits while its queue is full.
-    ///
-    /// # Errors
-    /// Returns the [`SinkError`] that states how to react.
     #[inline]
     pub fn send<H: HeaderChanges>(&self, outgoing: &Outgoing<'_, RecordOf<'_, B>, H>) -> Result<(), SinkError> {
         fault::step("transaction.send").map_err(SinkError::Abort)?;
@@ -152,11 +145,9 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Without transactions, waits until all sent records are written. The worker calls this after it has sent the outputs and again after
-    /// the changelog records. So after a crash, the changelog is never ahead of the outputs, and the offsets are never ahead of either.
-    ///
-    /// # Errors
-    /// Returns the [`SinkError`] that states how to react.
+    /// Without transactions, waits until all sent records are written. The worker calls this method after it has sent the outputs and again
+    /// after it has sent the changelog records. So after a crash, the changelog is never ahead of the outputs, and the offsets are never
+    /// ahead of the outputs or the changelog.
     pub fn flush_in_order(&self) -> Result<(), SinkError> {
         if self.transactional() || fault::defect("offsets_committed_before_outputs") {
             Ok(())
@@ -165,10 +156,6 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Passes a changelog record to librdkafka.
-    ///
-    /// # Errors
-    /// Returns the [`SinkError`] that states how to react.
     pub fn write_changelog(&self, changelog: &TopicPartition, value: &[u8]) -> Result<(), SinkError> {
         self.queue(&OutgoingRecord {
             topic: &changelog.topic,
@@ -195,8 +182,8 @@ impl<B: Broker> Sink<B> {
         Ok(())
     }
 
-    /// Makes room if librdkafka's queue is full. `waited` is the time when the queue was first found full. Fails if the record cannot be
-    /// written.
+    /// Waits for room if librdkafka's queue is full. Returns an error if the record cannot be written. `waited` is the time when the queue
+    /// was first found full.
     #[cold]
     fn make_room<H: HeaderChanges>(
         &self,
@@ -242,9 +229,6 @@ impl<B: Broker> Sink<B> {
 
     /// Commits the sent records together with the input offsets and their metadata. Without transactions, waits until the records are
     /// written and then commits the offsets. Calls `meanwhile` only while a transaction waits for the brokers.
-    ///
-    /// # Errors
-    /// Returns the [`SinkError`] that states how to react.
     pub fn commit(&mut self, offsets: &[OffsetToCommit], source: &B::Consumer, meanwhile: Option<Meanwhile<'_>>) -> Result<(), SinkError> {
         let requests = self.offset_requests(offsets);
         let committed = match (self.transactional(), meanwhile) {
@@ -260,7 +244,9 @@ impl<B: Broker> Sink<B> {
                 std::thread::scope(|scope| {
                     let thread = std::thread::Builder::new().name("commit".to_owned());
                     let Ok(commit) = thread.spawn_scoped(scope, move || task.run(|| this.commit_transaction(&requests, group))) else {
-                        return Err(SinkError::Abort("cannot start a thread for the commit".to_owned()));
+                        return Err(SinkError::Abort(
+                            "cannot start a thread for the commit; check the thread and memory limits of this process".to_owned(),
+                        ));
                     };
                     meanwhile(&|| done.is_done());
                     done.wait();
@@ -271,13 +257,12 @@ impl<B: Broker> Sink<B> {
         committed.map_err(|failure| self.explain(failure))
     }
 
-    /// True if records for a topic that `is_of` selects were not written at the last failure. Records that their own topics rejected do not
-    /// count.
+    /// True if the last failure kept a record from being written to a topic that `is_of` selects. Records that their own topics rejected do
+    /// not count.
     pub fn failed_to_deliver(&self, is_of: impl Fn(&str) -> bool) -> bool {
         self.undelivered.borrow().iter().any(|topic| is_of(topic))
     }
 
-    /// Returns the error of a producer that can no longer be used.
     fn why_ended(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ SinkError::Fenced(_)) => failure,
@@ -419,9 +404,6 @@ impl<B: Broker> Sink<B> {
 
     /// Aborts the open transaction. Without transactions, drops the records that are still queued or in flight. Records that were already
     /// written stay.
-    ///
-    /// # Errors
-    /// Returns the [`SinkError`] that states how to react.
     pub fn abort(&self) -> Result<(), SinkError> {
         fault::step("abort.begin").map_err(SinkError::Unknown)?;
         let aborted = if self.transactional() {

@@ -17,7 +17,7 @@ pub(super) const REQUEST_BYTES_MAX: usize = 256 << 10;
 /// The estimated size in bytes of a stored offset, without its group, topic, and metadata.
 const OFFSET_BYTES: usize = 80;
 
-/// The divisor for the size of requests after the coordinator has rejected a request as too large.
+/// The divisor of the maximum request size after the coordinator has rejected a request as too large.
 const SHRINK: usize = 8;
 
 /// Runs the fault point that follows the last write of a commit. Tests can make it fail.

@@ -5,7 +5,7 @@
 /// The source of a written record. librdkafka stores it with the record, encoded as a number (the tag).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrittenFrom {
-    /// An input record, with its number in [`Outgoing::origin`](super::Outgoing::origin).
+    /// An input record, with the value of [`Outgoing::origin`](super::Outgoing::origin).
     Read(usize),
     Changelog,
 }

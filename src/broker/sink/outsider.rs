@@ -9,10 +9,6 @@ use crate::broker::{Broker, MembershipOf, ProducerClient as _};
 use crate::fault;
 
 impl<B: Broker> Sink<B> {
-    /// Waits until all sent records are written.
-    ///
-    /// # Errors
-    /// Returns the [`SinkError`] that states how to react.
     pub fn wait_written(&self) -> Result<(), SinkError> {
         self.flush().map_err(|failure| match self.explain(failure) {
             // If the user may not write to a topic, all records fail together, and only the error of the transaction contains the reason.
@@ -25,11 +21,8 @@ impl<B: Broker> Sink<B> {
     }
 
     /// Commits the [written](Self::wait_written) records together with offsets of a group. Calls `check` after the offsets were added to
-    /// the transaction. From then until the transaction has ended, the brokers return no committed offsets of these partitions. So any
-    /// member that has fetched earlier offsets has already joined the group, and `check` sees it.
-    ///
-    /// # Errors
-    /// Returns the [`SinkError`] that states how to react.
+    /// the transaction. From then until the transaction ends, the brokers return no committed offsets of these partitions. So any member
+    /// that has fetched the earlier offsets has joined the group before, and `check` sees this member.
     pub fn commit_as_outsider(
         &self,
         offsets: &[OffsetToCommit],

@@ -76,15 +76,12 @@ fn any_kind() -> impl Strategy<Value = Rules> {
     prop_oneof![sliced(), kinds.prop_flat_map(|kind| rules(move |window| (of_kind(kind, window, 16), kind.is_on_disk())))]
 }
 
-/// A state with its pending changes and its changelog.
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
-    /// The position and the committed offset of each topic.
     position: [Offset; 2],
     committed: [Offset; 2],
     log: Vec<Vec<u8>>,
-    /// The part of the changelog that is needed.
     progress: Progress,
 }
 

@@ -14,7 +14,6 @@ use crate::record::{Offset, TopicId};
 use crate::stats::add;
 use std::time::Instant;
 
-/// The resume offset of a state and the end of its warm-up.
 pub(super) struct Resumption {
     pub(super) start: Offset,
     /// The end of the warm-up. Without a warm-up, the offset of the state: `start`, or a lower offset if the records in between have
@@ -68,8 +67,8 @@ impl<B: Broker> Worker<B> {
     /// Returns true if a checkpoint belongs to an earlier topic with the same name. The check is needed only if the brokers report no topic
     /// ids and the group has no committed offset, because Kafka deletes a topic's committed offsets together with the topic. If the new
     /// topic is longer than the old topic, only the timestamps of its records show the difference. In the old topic, no record below the
-    /// checkpoint's offset was later than the checkpoint's stream time, except for records that were ahead of the clock. Because of such a
-    /// record, this function may return true by mistake. The topic is then read from its start with an empty state. No record is lost, but
+    /// checkpoint's offset was later than the checkpoint's stream time, except for records that were ahead of the clock. Such a record can
+    /// make this function return true by mistake. The topic is then read from its start with an empty state. No record is lost, but
     /// duplicates may be emitted.
     fn is_of_another_log(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, stored: Offset) -> Result<bool, Error> {
         let stream_time = self.state_of(rule, assigned).and_then(|state| state.dedup.stream_time());
