@@ -108,10 +108,15 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
     redrive.find_targets(config, &selected, &verdicts)?;
     redrive.kinds = redrive.origins.kinds(&verdicts);
     let mut topics = redrive.find_letters(&selected)?;
-    let mut writer = redrive.connect(BATCH_BYTES)?;
+    let mut batch_bytes = BATCH_BYTES;
+    let mut writer = redrive.connect(batch_bytes)?;
     for letters in &mut topics {
         redrive.rejected.clear();
-        let mut batch_bytes = BATCH_BYTES;
+        if batch_bytes != BATCH_BYTES {
+            batch_bytes = BATCH_BYTES;
+            drop(writer);
+            writer = redrive.connect(batch_bytes)?;
+        }
         loop {
             let failure = match redrive.topic(letters, &mut writer, progress) {
                 Ok(true) => break,
@@ -130,7 +135,7 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
                 }
             };
             drop(writer);
-            writer = redrive.connect(if is_repeated { batch_bytes } else { BATCH_BYTES })?;
+            writer = redrive.connect(batch_bytes)?;
             if !is_repeated {
                 break;
             }

@@ -117,7 +117,9 @@ impl Registry {
         let asking = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("schemas".to_owned());
         // Nobody joins the thread, so a registry that does not respond does not delay the end of the process.
-        thread.spawn(move || asking.ask(&client)).map_err(|error| format!("cannot start a thread: {error}"))?;
+        thread.spawn(move || asking.ask(&client)).map_err(|error| {
+            format!("cannot start the thread that fetches schemas: {error}; raise the limit of threads, then restart the process")
+        })?;
         Ok(Self { shared })
     }
 

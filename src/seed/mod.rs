@@ -116,7 +116,7 @@ impl<'t> Seeds<'t> {
             if let Some(time) = time.filter(|&time| *is_timed && time < MILLIS_MIN) {
                 return Err(Fault::Past(crate::replay::format_rfc3339(time)));
             }
-            if let Some(time) = time.filter(|&time| time > options.latest) {
+            if let Some(time) = time.filter(|&time| *is_timed && time > options.latest) {
                 return Err(Fault::Future(crate::replay::format_rfc3339(time)));
             }
             for &fingerprint in fingerprints {

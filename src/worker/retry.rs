@@ -2,7 +2,7 @@
 
 use super::topics::Topics;
 use super::{BLOCKED_AFTER, Error, POLL_INTERVAL, Worker};
-use crate::broker::{self, Broker, Consumer as _};
+use crate::broker::{self, Broker, Consumer as _, throttle};
 use crate::fault;
 use crate::record::{Offset, TopicPartition};
 use crate::runtime;
@@ -42,7 +42,9 @@ impl<B: Broker> Worker<B> {
                     } else {
                         ""
                     };
-                    tracing::warn!(error = %error, seconds = waited.as_secs(), "a request to the brokers has not succeeded yet; retrying{advice}");
+                    throttle::report(&format!("{error}{advice}"), |suppressed| {
+                        tracing::warn!(error = %error, seconds = waited.as_secs(), suppressed, "a request to the brokers has not succeeded yet; retrying{advice}");
+                    });
                 }
             }
             // Some requests fail immediately, so the loop must wait before it repeats them.

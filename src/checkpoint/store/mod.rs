@@ -242,7 +242,7 @@ impl Store {
         if open.epoch != epoch {
             return Ok(());
         }
-        open.db = None;
+        (open.db, open.place) = (None, None);
         open.failed = false;
         open.epoch += 1;
         self.move_away(what)?;
@@ -349,7 +349,11 @@ impl Store {
         let readable = open.db.as_ref().and_then(|_| self.open_to_read_again());
         open.db = None;
         match self.open_db() {
-            Ok(db) => (open.db, open.failed) = (Some(db), false),
+            Ok(db) => {
+                (open.db, open.failed) = (Some(db), false);
+                // A quarantine moved the directory away but could not open a new one.
+                open.place = open.place.or_else(|| self.place());
+            }
             Err(error) => {
                 open.db = readable;
                 return Err(error);

@@ -246,3 +246,21 @@ fn only_the_newest_claim_can_save() {
     let offsets: Vec<_> = kept.store.all_metadata().unwrap().into_iter().map(|(_, metadata)| metadata.offsets["orders"]).collect();
     assert_eq!(offsets, [10, 29]);
 }
+
+/// After a quarantine, the disk may have no room for a new database. The next checkpoint creates the database and must not mistake it for
+/// another process's replacement, which would be quarantined as well.
+#[cfg(feature = "faults")]
+#[test]
+fn a_quarantine_on_a_full_disk_ends_when_the_disk_has_room() {
+    let disk = MemoryDisk::new(1);
+    let rules = rules(1, true, false);
+    let store = Arc::new(Store::open_in_memory(&disk).unwrap());
+    let mut kept = Kept { _dir: tempfile::tempdir().unwrap(), store, state: Dedup::new(rules), saved: None };
+    kept.save(rules, 7);
+    disk.set_full(true);
+    kept.store.quarantine("a page is damaged").unwrap_err();
+    disk.set_full(false);
+    kept.saved = None;
+    kept.save(rules, 7);
+    assert_eq!(kept.store.epoch(), 1);
+}

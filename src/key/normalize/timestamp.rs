@@ -62,7 +62,7 @@ fn offset(zone: &str) -> Option<i64> {
         _ => return None,
     };
     let (hours, minutes) = match digits.len() {
-        5 => digits.split_once(':')?,
+        5 => digits.split_once(':').filter(|(hours, _)| hours.len() == 2)?,
         4 if digits.is_ascii() => digits.split_at(2),
         2 => (digits, "00"),
         _ => return None,
@@ -133,6 +133,8 @@ mod tests {
             "2026-01-01",
             "2026-01-01T00:00:00",
             "2026-01-01T00:00Z",
+            "2026-01-01T00:00:00+1:000",
+            "2026-01-01T00:00:00+001:0",
             "2026-02-29T00:00:00Z",
             "2026-13-01T00:00:00Z",
             "2026-01-00T00:00:00Z",

@@ -307,5 +307,5 @@ fn files(state: &Path) -> Vec<PathBuf> {
 
 /// A killed worker may have left no valid checkpoints.
 fn open_if_whole(state: &Path) -> bool {
-    rocksdb::DB::open_default(state.join("checkpoints")).is_ok()
+    rocksdb::DB::open(&rocksdb::Options::default(), state.join("checkpoints")).is_ok()
 }

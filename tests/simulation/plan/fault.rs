@@ -145,7 +145,8 @@ pub enum Fault {
 }
 
 /// The fault points at which a step of a transaction or a checkpoint can fail.
-pub const FAILING: [&str; 9] = [
+pub const FAILING: [&str; 10] = [
+    "connect.begin",
     "transaction.begin",
     "transaction.send",
     "commit.begin",
