@@ -223,7 +223,6 @@ impl Server {
         sender
     }
 
-    /// Accepts clients and distributes them to the threads in turns.
     async fn accept(&self, listener: &TcpListener, threads: &[UnboundedSender<TcpStream>]) {
         let mut turns = threads.iter().cycle();
         loop {

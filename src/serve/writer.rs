@@ -34,7 +34,7 @@ struct Input {
     topic: Topic,
     /// True if the producer sends a record with an empty key to a random partition.
     has_random_empty_key: bool,
-    /// The maximum time that a key counts as in flight.
+    /// [`IN_FLIGHT_MAX`], or the window if it is shorter.
     timeout: Duration,
 }
 
@@ -49,7 +49,6 @@ pub(super) struct Prepared<'r> {
 /// The index of a space and the fingerprint of a key.
 pub(super) type Item = (usize, Fingerprint);
 
-/// The keys in flight, in the order of their writes.
 #[derive(Debug, Default)]
 struct InFlight {
     since: HashMap<Item, Instant>,
@@ -116,7 +115,6 @@ impl Writer {
         self.producer.flush(timeout)
     }
 
-    /// Takes the key of a failed write out of flight.
     pub(super) fn failed(&self, write: &Write) {
         self.lock().unmark(write.item, write.mark);
     }
