@@ -54,8 +54,8 @@ pub(super) struct Partition {
     state: RwLock<Dedup>,
     /// The loading progress in per mille, or one of the constants above.
     progress: AtomicU32,
-    /// The time before which the state contains all commits, in milliseconds since the epoch. 0 until the state first reaches an end offset that
-    /// the brokers reported.
+    /// The time before which the state contains all commits, in milliseconds since the epoch. 0 until the state first reaches an end offset
+    /// that the brokers reported.
     as_of: AtomicI64,
     /// The error message. Outdated unless `progress` is `BROKEN`.
     broken: Mutex<String>,

@@ -20,8 +20,8 @@ pub struct SpaceReport {
     pub ready: usize,
     /// The reason for unknown answers, if any.
     pub unavailable: Option<Unavailable>,
-    /// The time before which all followed states contain all commits, in milliseconds since the epoch. `None` while a followed partition is not
-    /// ready.
+    /// The time before which all followed states contain all commits, in milliseconds since the epoch. `None` while a followed partition is
+    /// not ready.
     pub as_of: Option<Timestamp>,
     /// The latest stream time of the partitions, in milliseconds since the epoch.
     pub stream_time: Option<Timestamp>,
