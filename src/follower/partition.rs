@@ -129,7 +129,6 @@ impl Partition {
         Some(self.as_of.load(Ordering::Relaxed)).filter(|&time| time > 0 && self.is_ready())
     }
 
-    /// Sets `seen` to true for each fingerprint that was seen.
     pub(super) fn ask(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), Unavailable> {
         for (fingerprints, seen) in fingerprints.chunks(KEYS).zip(seen.chunks_mut(KEYS)) {
             self.ask_some(fingerprints, seen)?;

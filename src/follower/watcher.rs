@@ -116,8 +116,8 @@ fn round<'s>(
 /// The index of a space and a partition of its changelog.
 type Place = (usize, i32);
 
-/// Partitions that did not answer. In the next round, they are asked last and, if another partition has answered, with a short timeout. So
-/// an offline topic does not delay the answers for other topics.
+/// Partitions that did not answer. In the next round, they are asked last. If another partition has answered by then, they get a short
+/// timeout. So an offline topic does not delay the answers for other topics.
 #[derive(Debug, Default)]
 struct Failing(VecDeque<Place>);
 

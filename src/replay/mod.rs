@@ -232,7 +232,7 @@ impl<'t> Replay<'t> {
     }
 
     /// Evaluates a line with the next rule of the input. Returns true to emit the line. `max_timestamp` includes the `max_future` of this
-    /// rule. This function replaces it with the `max_future` of the next rule.
+    /// rule, which this function replaces with the `max_future` of the next rule.
     fn line_of_next(&mut self, line: &[u8], max_timestamp: &dyn Fn() -> Timestamp) -> Result<bool, LineError> {
         let Some(next) = &mut self.next else { return Ok(true) };
         next.is_wrong = false;

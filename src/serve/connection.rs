@@ -177,7 +177,6 @@ impl Connection {
         self.input.is_empty() && self.session.queued.is_none()
     }
 
-    /// Runs the received commands for one turn.
     fn work(&mut self, server: &Server) -> Then {
         let (started, mut commands, mut begin) = (std::time::Instant::now(), 0, 0);
         let then = PENDING.with_borrow_mut(|pending| {
