@@ -48,7 +48,7 @@ pub struct Sample {
     pub repeats: u64,
     /// Duplicates divided by records with a key.
     pub repeat_share: f64,
-    /// Number of records without a key. They are also part of `records`, and of `untimed` if they have no time.
+    /// Number of records without a key. They are also part of `records`, and of `untimed` if they have no time or if `event_time` is set.
     pub invalid: u64,
     /// Number of records that `when` does not select, or that an earlier rule of the input selects. They are also part of `records`, but of
     /// no other count.
