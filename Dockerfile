@@ -4,8 +4,8 @@
 # The image needs a configuration at /etc/unseen/unseen.toml, with `state.dir` in /var/lib/unseen. The worker writes to no other
 # directory, so everything else can be read-only.
 
-# The compiler version is exact, but tags can move. scripts/containers, which also builds the release image, therefore sets both
-# images by the digests that it has pulled and prints the digests. The system packages are the latest of bookworm.
+# The compiler version is exact, but tags can move. Therefore, scripts/containers, which also builds the release image, pulls both images,
+# prints their digests, and builds with these digests. The system packages are the latest of bookworm.
 ARG BUILD_IMAGE=rust:1.95.0-bookworm
 ARG BASE_IMAGE=debian:bookworm-slim
 

@@ -152,7 +152,6 @@ if [[ ${1:-} == tests || ${1:-} == all ]]; then
     fi
 fi
 
-# Announces a long first build.
 announce_long_build() {
     if ! compgen -G "$CARGO_TARGET_DIR/release/deps/librocksdb-*.rlib" >/dev/null; then
         echo 'Building RocksDB and librdkafka, which takes 28 minutes of CPU time. This happens only once.'

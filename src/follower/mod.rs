@@ -64,7 +64,6 @@ pub enum Error {
     Kafka(#[from] broker::Error),
 }
 
-/// The error that ended a follower, and the signal for threads that wait for the error.
 #[derive(Debug, Default)]
 struct Ending {
     failure: Mutex<Option<Error>>,
@@ -139,7 +138,7 @@ impl Follower {
         Ok(Self { spaces, stop, ending, threads })
     }
 
-    /// Creates a follower without brokers. Every answer is [`Answer::Unknown`].
+    /// Creates a follower that answers every query with [`Answer::Unknown`].
     #[cfg(test)]
     pub(crate) fn without_brokers(config: &Config) -> Self {
         let spaces = config.spaces().iter().map(|space| Space::new(config, space).expect("the key space can be followed")).collect();

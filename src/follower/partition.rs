@@ -12,9 +12,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// A loading progress of 100 %, in per mille. Larger values of `Partition::progress` are the constants below.
+/// A loading progress of 100 %, in per mille. `Partition::progress` is either below this value or one of the constants below.
 const ALL: u32 = 1000;
-/// Progress value of a partition that cannot be followed.
 const BROKEN: u32 = ALL + 1;
 /// The lowest progress value of a completely applied changelog. The [`Standing`] is added to this value.
 const APPLIED: u32 = ALL + 2;
@@ -32,7 +31,7 @@ pub(super) enum Standing {
     OtherKeys,
     /// The worker is warming up, and the changelog still lacks keys.
     WarmingUp,
-    /// The changelog is complete.
+    /// The changelog contains all keys of the window.
     Complete,
 }
 
@@ -41,7 +40,6 @@ const KEYS: usize = 1024;
 /// The shortest time between two estimates of the filter's false-positive rate. Each estimate takes milliseconds.
 const ESTIMATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An estimate of the filter's false-positive rate, with the number of keys and the slice at the time of the estimate.
 #[derive(Debug)]
 struct Estimate {
     at: Instant,
@@ -56,10 +54,10 @@ pub(super) struct Partition {
     state: RwLock<Dedup>,
     /// The loading progress in per mille, or one of the constants above.
     progress: AtomicU32,
-    /// The time of the state, in milliseconds since the epoch: the start of the last round of requests whose end offset was reached. The
-    /// state contains all earlier commits. 0 until an end offset is reached.
+    /// The time before which the state contains all commits, in milliseconds since the epoch. 0 until the state first reaches an end offset
+    /// that the brokers reported.
     as_of: AtomicI64,
-    /// The error message if the partition cannot be followed. Empty unless `progress` is `BROKEN`.
+    /// The error message. Outdated unless `progress` is `BROKEN`.
     broken: Mutex<String>,
     estimate: Mutex<Option<Estimate>>,
     /// The number of insertions, renewals, and deletions applied since the start. If the changelog is loaded again, its changes count
@@ -126,12 +124,11 @@ impl Partition {
         self.as_of.store(time, Ordering::Relaxed);
     }
 
-    /// Returns the time of the state, or `None` while the partition is not ready. The state contains all earlier commits.
+    /// Returns the time before which the state contains all commits, or `None` while the partition is not ready.
     pub(super) fn as_of(&self) -> Option<Timestamp> {
         Some(self.as_of.load(Ordering::Relaxed)).filter(|&time| time > 0 && self.is_ready())
     }
 
-    /// Sets `seen` to true for each fingerprint that was seen.
     pub(super) fn ask(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), Unavailable> {
         for (fingerprints, seen) in fingerprints.chunks(KEYS).zip(seen.chunks_mut(KEYS)) {
             self.ask_some(fingerprints, seen)?;
@@ -139,7 +136,6 @@ impl Partition {
         Ok(())
     }
 
-    /// Returns an error unless the partition can answer.
     pub(super) fn check(&self) -> Result<(), Unavailable> {
         self.ask_some(&[], &mut [])
     }

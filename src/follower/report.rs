@@ -20,8 +20,8 @@ pub struct SpaceReport {
     pub ready: usize,
     /// The reason for unknown answers, if any.
     pub unavailable: Option<Unavailable>,
-    /// The time of the oldest followed state, in milliseconds since the epoch. All states contain all earlier commits. `None` while a
-    /// followed partition is not ready.
+    /// The time before which all followed states contain all commits, in milliseconds since the epoch. `None` while a followed partition is
+    /// not ready.
     pub as_of: Option<Timestamp>,
     /// The latest stream time of the partitions, in milliseconds since the epoch.
     pub stream_time: Option<Timestamp>,
@@ -94,8 +94,8 @@ impl Space {
         report
     }
 
-    /// Returns the time of the oldest followed state, in milliseconds since the epoch. All states contain all earlier commits. Returns
-    /// `None` while a followed partition is not ready.
+    /// Returns the time before which all followed states contain all commits, in milliseconds since the epoch. Returns `None` while a
+    /// followed partition is not ready.
     #[must_use]
     pub fn as_of(&self) -> Option<Timestamp> {
         self.as_of_all(&self.lock())
@@ -114,7 +114,6 @@ impl Space {
     }
 }
 
-/// Converts an index to a partition number. Kafka's partition numbers have 32 bits.
 fn number_of(place: usize) -> i32 {
     i32::try_from(place).unwrap_or(i32::MAX)
 }

@@ -30,7 +30,7 @@ pub struct Space {
     pub(super) routing: Routing,
     wanted: Option<Partitions>,
     max_staleness: Option<Duration>,
-    /// The origin (hashes of the settings) in changelog records of a worker with this configuration.
+    /// The origin (hashes of settings) that a worker with this configuration writes to changelog records.
     written: Origin,
     /// The origin of this follower's states. Differs from `written` if the follower has a filter of its own.
     origin: Origin,
@@ -160,7 +160,7 @@ impl Space {
         self.partitions.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers for each key of a query, in order. If an answer is [`Answer::Unknown`], also returns the reason.
+    /// Returns one answer per key of a query, in order. If an answer is [`Answer::Unknown`], also returns the reason.
     pub fn answer<'l>(&self, query: &'l mut Query) -> (&'l [Answer], Option<Unavailable>) {
         let unavailable = self.ask(query);
         query.answers.clear();
@@ -207,7 +207,6 @@ impl Space {
         unavailable
     }
 
-    /// Looks up each key only in the partition that it belongs to.
     fn ask_by_partition(&self, all: &[Option<Arc<Partition>>], query: &mut Query) -> Option<Unavailable> {
         let Query { fingerprints, partitions, seen, unknown, order, chosen, found, .. } = query;
         let partition = |number: &usize| partitions[*number].unwrap_or_default();
@@ -240,13 +239,12 @@ impl Space {
         partition.ok_or_else(|| self.missing(number))?.ask(fingerprints, seen)
     }
 
-    /// Returns the reason for a missing partition.
     pub(super) fn missing(&self, number: usize) -> Unavailable {
         let partition = i32::try_from(number).unwrap_or(i32::MAX);
         if self.follows(partition) { Unavailable::Loading { partition, percent: 0 } } else { Unavailable::NotFollowed { partition } }
     }
 
-    /// Returns a reason if the space cannot answer any query.
+    /// Returns the reason if the space cannot answer any query.
     pub(super) fn unavailable(&self, all: &[Option<Arc<Partition>>]) -> Option<Unavailable> {
         if all.is_empty() {
             return Some(Unavailable::Nothing { changelog: self.changelog.clone() });
@@ -278,7 +276,7 @@ impl Space {
         self.wanted.as_ref().is_none_or(|wanted| wanted.contains(partition))
     }
 
-    /// True if the changelog of a partition is not completely applied yet.
+    /// True until the changelog of the partition is completely applied. Also true for a partition that is not known yet.
     pub(super) fn is_loading(&self, partition: i32) -> bool {
         let all = self.partitions.read().unwrap_or_else(PoisonError::into_inner);
         let known = usize::try_from(partition).ok().and_then(|at| all.get(at)?.as_ref());
@@ -327,7 +325,7 @@ impl Space {
     }
 }
 
-/// True if texts result in the same fingerprints for both definitions.
+/// True if the same texts give the same fingerprints with both definitions.
 fn same_fingerprints(one: &KeySpec, other: &KeySpec) -> bool {
     let kind = |part: &Part| match part {
         // Bytes from all sources have the same hash. The record key is listed separately, because it can determine the partition.

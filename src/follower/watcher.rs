@@ -1,6 +1,6 @@
 //! Asks the brokers once per second for the partitions and the ends of the changelogs.
 //!
-//! Sends the requests and passes the answers to the applier. The watcher itself never changes a state.
+//! Passes the answers to the applier. Only the applier changes states.
 
 use super::space::Space;
 use crate::broker::{ChangelogEnds, Error};
@@ -23,23 +23,22 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout for a partition that did not answer in the previous round, if other partitions answer in this round.
 const FAILING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of repeated failures of [`Failing`] partitions before the round ends.
+/// The number of [`Failing`] partitions that may fail again before the round ends.
 const FAILURES_MAX: usize = 2;
 
 /// The start and end of a changelog partition. Both are 0 if this process does not follow the partition.
 #[derive(Clone, Debug)]
 pub(super) struct Watermarks {
-    /// The index of the space.
     pub(super) space: usize,
     pub(super) partition: i32,
-    /// The number of partitions of the changelog.
     pub(super) partitions: u32,
     pub(super) low: Offset,
     /// The last stable offset.
     pub(super) end: Offset,
     /// The high watermark, requested after the other offsets and only while the partition is loading. Loading must reach the high watermark
-    /// and not only `end`. As soon as a worker has committed a transaction, it trims keys that expired in that transaction, but `end` can
-    /// still be before the records of the transaction. At `end`, these keys have not expired, but the state would lack them.
+    /// and not only `end`. As soon as a worker has committed a transaction, it trims the keys that expired in that transaction, but `end`
+    /// can still be before the records of the transaction. A state loaded only to `end` would lack these keys, although they have not
+    /// expired at `end`.
     pub(super) high: Option<Offset>,
     /// The id of the topic, if brokers report ids.
     pub(super) log: Option<Arc<str>>,
@@ -117,8 +116,8 @@ fn round<'s>(
 /// The index of a space and a partition of its changelog.
 type Place = (usize, i32);
 
-/// Partitions that did not answer. In the next round, they are asked last and, if another partition has answered, with a short timeout. So
-/// an offline topic does not delay the answers for other topics.
+/// Partitions that did not answer. In the next round, they are asked last. If another partition has answered by then, they get a short
+/// timeout. So an offline topic does not delay the answers for other topics.
 #[derive(Debug, Default)]
 struct Failing(VecDeque<Place>);
 
@@ -164,7 +163,8 @@ mod tests {
 
     const PLACES: [Place; 8] = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (1, 0), (1, 1)];
 
-    /// Runs a round. Requests to the partitions in `offline` fail. Returns the requested partitions and their timeouts, in order.
+    /// Runs a round in which requests to the partitions in `offline` fail. Returns the requested partitions in order, each with its timeout
+    /// in seconds.
     fn round(failing: &mut Failing, offline: &[Place]) -> Vec<(Place, u64)> {
         let mut questions = Vec::new();
         let answers = failing.ask_all(&PLACES, &mut |place, timeout| {

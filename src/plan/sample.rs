@@ -2,8 +2,8 @@
 //!
 //! Keys are counted by their 128-bit fingerprints, in memory. The count is exact as long as all keys fit into memory. With more keys, the
 //! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, half of the keys are dropped
-//! as if they had never occurred and are ignored from then on. Their fingerprints determine which half. The memory for keys is therefore
-//! limited, no matter how long the input is.
+//! and ignored from then on, as if they had never occurred. The fingerprints decide which half. So the memory for keys is limited, no
+//! matter how long the input is.
 
 use crate::config::{EarlierRules, Topic};
 use crate::filter::{Slice, Window};
@@ -48,7 +48,7 @@ pub struct Sample {
     pub repeats: u64,
     /// Duplicates divided by records with a key.
     pub repeat_share: f64,
-    /// Number of records without a key. They are also part of `records`, and of `untimed` if they have no time.
+    /// Number of records without a key. They are also part of `records`, and of `untimed` if they have no time or if `event_time` is set.
     pub invalid: u64,
     /// Number of records that `when` does not select, or that an earlier rule of the input selects. They are also part of `records`, but of
     /// no other count.
@@ -155,8 +155,8 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
     Ok(sample)
 }
 
-/// For each key, the slice of its last record. For each slice of a window, the number of keys whose last record is in that slice. Contains
-/// only keys whose fingerprints start with at least `halvings` zero bits.
+/// Counts the distinct keys in a sliding window. `last` has the slice of each key's last record, and `slices` has the number of such keys
+/// per slice. Both contain only keys whose fingerprints start with at least `halvings` zero bits.
 #[derive(Default)]
 struct Windows {
     window: Option<Window>,

@@ -81,8 +81,8 @@ pub enum LineError {
     /// The line is not in the format [`Format::Kcat`](super::Format::Kcat). Contains the parse error.
     #[error("expected a record in the format of `unseen capture` or `kcat -J`: {0}")]
     Envelope(String),
-    /// The record belongs to another topic, and [`Replay::reject_other_topics`](super::Replay::reject_other_topics) was called.
-    #[error("the record belongs to topic {got:?}, not to {expected:?}")]
+    /// The record is from another topic, and [`Replay::reject_other_topics`](super::Replay::reject_other_topics) was called.
+    #[error("the record is from topic {got:?}, not from {expected:?}")]
     Topic {
         /// The topic in the line.
         got: String,

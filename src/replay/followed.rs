@@ -19,7 +19,7 @@ pub struct RecordedKey {
     pub texts: Vec<String>,
     /// The first offset of the partition in the input.
     pub first_offset: Option<Offset>,
-    /// Index of the rule that the record belongs to, among the rules of the input.
+    /// The index of the rule that selects the record, among the rules of the input.
     pub rule: usize,
 }
 
@@ -92,9 +92,9 @@ impl Replay<'_> {
     }
 
     /// Evaluates all records of `input`, except records of other topics. `only` is a partition and the fingerprint of a key without its
-    /// content, as returned by `Emit::key_of`. Calls `take`, in order, for the records with this partition and key that belong to the last
-    /// rule. The exact window has only this key. See [`Replay::run_and_list`] for `max_timestamp`. Returns the final slice and stream time
-    /// of the partition.
+    /// content (see `Emit::key_of`). Calls `take` for every record of this partition and key that the last rule evaluates, in the order of
+    /// the input. The exact window has only this key. See [`Replay::run_and_list`] for `max_timestamp`. Returns the final slice and stream
+    /// time of the partition.
     ///
     /// # Errors
     /// Fails at the first [`LineError`].

@@ -86,8 +86,8 @@ impl<R: BufRead> Lines<R> {
 }
 
 impl<'a> Recorded<'a> {
-    /// Parses a record from a line. `time`, if set, is the field of an NDJSON value that contains the record's time. Ignored for captures,
-    /// which contain the times of their records.
+    /// Parses a record from a line. `time`, if set, is the field of an ndjson value that contains the record's time. For captures, `time`
+    /// is ignored, because they contain the times of their records.
     pub(crate) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, LineError> {
         match format {
             Format::Ndjson => {

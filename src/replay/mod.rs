@@ -111,7 +111,7 @@ struct Partition {
 }
 
 impl<'t> Replay<'t> {
-    /// Creates a replay that has seen no key. Passes records through if `when` does not select them.
+    /// Creates a replay that has seen no key. Emits records that `when` does not select.
     ///
     /// # Errors
     /// Fails if lines of the format lack something that the topic or `options` require, such as headers.
@@ -232,7 +232,7 @@ impl<'t> Replay<'t> {
     }
 
     /// Evaluates a line with the next rule of the input. Returns true to emit the line. `max_timestamp` includes the `max_future` of this
-    /// rule. This function replaces it with the `max_future` of the next rule.
+    /// rule, which this function replaces with the `max_future` of the next rule.
     fn line_of_next(&mut self, line: &[u8], max_timestamp: &dyn Fn() -> Timestamp) -> Result<bool, LineError> {
         let Some(next) = &mut self.next else { return Ok(true) };
         next.is_wrong = false;
@@ -385,7 +385,6 @@ impl<'t> Replay<'t> {
     }
 }
 
-/// Returns the partition with this number and creates it at its first record.
 fn partition(all: &mut [Option<Partition>], number: i32, rules: Rules, truth: bool) -> Result<&mut Partition, LineError> {
     let partition = || Partition { dedup: Dedup::new(rules), truth: truth.then(|| Truth::new(rules)) };
     Ok(place(all, number)?.get_or_insert_with(partition))

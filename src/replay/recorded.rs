@@ -9,7 +9,6 @@ pub(super) type Header<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded<'a> {
-    /// Topic of the record, if the line has one.
     pub(crate) topic: Option<Cow<'a, str>>,
     pub(crate) partition: i32,
     pub(crate) offset: Option<Offset>,

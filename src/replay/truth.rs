@@ -9,7 +9,7 @@ use crate::key::Fingerprint;
 use crate::record::Verdict;
 use std::collections::HashMap;
 
-/// Number of errors of the filter, counted with an exact window. See [`Options::truth`](super::Options::truth).
+/// Errors of the filter, counted with an exact window. See [`Options::truth`](super::Options::truth).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Records whose key an exact window does not remember, except for retractions. Each of them could have become a false positive.
@@ -48,8 +48,8 @@ pub(super) struct Truth {
     window: i64,
     /// Current position of the window, or `None` before the first time or key.
     position: Option<i64>,
-    /// For each key, the position and the content of the last record that was emitted or refreshed the key. The position is `None` if the
-    /// partition had no record time yet.
+    /// For each key, the position and the content of the last record that was emitted or that refreshed the key. The position is `None` if
+    /// the partition had no record time yet.
     emitted: HashMap<Fingerprint, (Option<i64>, u64)>,
     counts: Counts,
 }

@@ -10,7 +10,6 @@ use std::ops::{Range, RangeInclusive};
 
 /// The maximum length of a name in bytes. A command hashes the key parts in its name again for each item, so long names are slow.
 const NAME_BYTES_MAX: usize = 1024;
-/// An error code and an error message.
 pub(super) type Refusal = (&'static str, String);
 
 #[derive(Clone, Copy)]
@@ -38,7 +37,7 @@ impl<'c> Command<'c> {
         parts.iter().map(move |part| &bytes[part.clone()])
     }
 
-    /// Returns an error unless the number of arguments, including the command name, is in the range.
+    /// Checks the number of arguments, including the command name.
     pub(super) fn has(&self, parts: RangeInclusive<usize>) -> Result<(), Refusal> {
         if parts.contains(&self.len()) { Ok(()) } else { Err(self.wrong_number()) }
     }

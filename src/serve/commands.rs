@@ -60,8 +60,8 @@ pub(super) fn run_queued(session: &mut Session, server: &Server, pending: &mut P
     true
 }
 
-/// True if the name of a command is `POST` or starts with `Host:`, like a line of almost every HTTP request. Real commands have other
-/// names. Redis closes the connection in the same cases.
+/// True if the name of a command is `POST` or starts with `Host:`. Almost every HTTP request has such a line, and no real command has such
+/// a name. Redis closes the connection in the same cases.
 fn is_http(name: &[u8]) -> bool {
     let begins_with = |word: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()));
     (begins_with("POST") && name.len() == 4) || begins_with("HOST:")

@@ -108,7 +108,7 @@ async fn close(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     before(Instant::now() + WRITE_TIMEOUT, stream.shutdown()).await
 }
 
-/// Returns the result of `work`, or the error `TimedOut` if `work` does not end before the deadline.
+/// Returns the error `TimedOut` if `work` does not end before the deadline.
 async fn before<T>(deadline: Instant, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout_at(deadline, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -177,7 +177,6 @@ impl Connection {
         self.input.is_empty() && self.session.queued.is_none()
     }
 
-    /// Runs the received commands for one turn.
     fn work(&mut self, server: &Server) -> Then {
         let (started, mut commands, mut begin) = (std::time::Instant::now(), 0, 0);
         let then = PENDING.with_borrow_mut(|pending| {
@@ -257,7 +256,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Releases memory that an idle client does not need.
     fn rest(&mut self) {
         self.answers.bytes.shrink_to(IDLE_BYTES);
         self.input.shrink_to(IDLE_BYTES);
@@ -282,7 +280,8 @@ mod tests {
         Server::new(&config, Follower::without_brokers(&config)).unwrap()
     }
 
-    /// Serves a client that sends `bytes`. Returns its answers, and true if it finished before the other client of the thread.
+    /// Serves a client that sends `bytes`. Returns the answers. Also returns true if the client finished before the other client of the
+    /// thread.
     async fn answered(server: std::sync::Arc<Server>, bytes: &[u8], other: Rc<Cell<bool>>, done: Rc<Cell<bool>>) -> (Vec<u8>, bool) {
         let (mut client, stream) = duplex(64 << 20);
         client.write_all(bytes).await.unwrap();

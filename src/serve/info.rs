@@ -102,7 +102,6 @@ pub(super) fn command(command: Command<'_>, answers: &mut Answers) -> Result<(),
     Ok(())
 }
 
-/// Returns the status of a space, or an error if the space is unavailable.
 pub(super) fn ready(space: &Space) -> Result<SpaceReport, Refusal> {
     let report = space.report();
     match &report.unavailable {

@@ -107,10 +107,7 @@ impl Server {
         }))
     }
 
-    /// Opens the sockets of `serve.listen` and `serve.http_listen`.
-    ///
-    /// # Errors
-    /// Returns an error message if an address cannot be used.
+    /// Opens the sockets of `serve.listen` and `serve.http_listen`. The error message names the option to change.
     pub async fn listen(&self) -> Result<Listening, String> {
         let bind = async |address: SocketAddr, setting: &str, or: &str| {
             let bound = TcpListener::bind(address).await;
@@ -188,7 +185,6 @@ impl Server {
         }
     }
 
-    /// Raises the limit of open files to its maximum and logs a warning if the maximum is too low.
     fn raise_descriptors(&self) {
         use rustix::process::{Resource, getrlimit, setrlimit};
         let mut limit = getrlimit(Resource::Nofile);
@@ -223,7 +219,6 @@ impl Server {
         sender
     }
 
-    /// Accepts clients and distributes them to the threads in turns.
     async fn accept(&self, listener: &TcpListener, threads: &[UnboundedSender<TcpStream>]) {
         let mut turns = threads.iter().cycle();
         loop {

@@ -13,7 +13,6 @@ pub(super) struct Name<'n> {
 }
 
 impl<'n> Name<'n> {
-    /// Creates the name of a space without key parts.
     pub(super) const fn of(space: &'n str) -> Self {
         Self { space, inner: None, count: 0 }
     }
@@ -37,7 +36,6 @@ impl<'n> Name<'n> {
     }
 }
 
-/// An iterator over the key parts in a name, as bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<'n>(Option<&'n [u8]>);
 

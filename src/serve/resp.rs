@@ -8,7 +8,6 @@ use std::ops::Range;
 pub(super) const PARTS_MAX: usize = 1 << 17;
 pub(super) const PART_BYTES_MAX: usize = 1 << 20;
 pub(super) const COMMAND_BYTES_MAX: usize = 4 << 20;
-/// The limits before a client has authenticated.
 const UNAUTHENTICATED: Limits = Limits { parts: 10, part_bytes: 16 << 10 };
 const AUTHENTICATED: Limits = Limits { parts: PARTS_MAX, part_bytes: PART_BYTES_MAX };
 const INLINE_BYTES_MAX: usize = 64 << 10;
@@ -31,7 +30,6 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// An incremental parser of a command.
 #[derive(Debug, Default)]
 pub(super) struct Parser {
     /// The positions of the arguments, relative to the start of the command.

@@ -7,10 +7,9 @@ use std::sync::atomic::AtomicU64;
 pub(super) const BUCKETS: [f64; 14] =
     [10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 500e-3];
 
-/// Counts since the start of the process, except for `connections`.
+/// Counts since the start of the process. Only `connections` is a current value.
 #[derive(Debug)]
 pub(super) struct ServeStats {
-    /// The number of open connections.
     pub(super) connections: AtomicU64,
     pub(super) accepted: AtomicU64,
     /// Connections rejected because of `serve.max_connections`.

@@ -32,7 +32,8 @@ fn connect(server: &Arc<Server>) -> DuplexStream {
     client
 }
 
-/// Sends `piece` every 10 s until the server closes the connection. Returns the elapsed time and the answers.
+/// Sends `piece` every 10 s until the server closes the connection. Returns the elapsed time and the answers, or `None` if the connection
+/// is still open after 10 minutes.
 async fn drip(mut client: DuplexStream, piece: &[u8]) -> Option<(Duration, String)> {
     let (started, mut answers) = (Instant::now(), Vec::new());
     while client.write_all(piece).await.is_ok() {
@@ -131,7 +132,7 @@ async fn commands_of_a_transaction_are_limited_by_the_memory_that_they_take() {
     }
 }
 
-/// Opens the sockets and starts to serve. Returns the addresses, a switch to stop the server, and its join handle.
+/// Returns the addresses for Redis and HTTP, a switch that stops the server, and the join handle of the server.
 async fn start(server: Arc<Server>) -> (SocketAddr, SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
     let listening = server.listen().await.unwrap();
     let redis = listening.redis.local_addr().unwrap();

@@ -34,7 +34,7 @@ struct Input {
     topic: Topic,
     /// True if the producer sends a record with an empty key to a random partition.
     has_random_empty_key: bool,
-    /// The maximum time that a key counts as in flight.
+    /// [`IN_FLIGHT_MAX`], or the window if it is shorter.
     timeout: Duration,
 }
 
@@ -49,7 +49,6 @@ pub(super) struct Prepared<'r> {
 /// The index of a space and the fingerprint of a key.
 pub(super) type Item = (usize, Fingerprint);
 
-/// The keys in flight, in the order of their writes.
 #[derive(Debug, Default)]
 struct InFlight {
     since: HashMap<Item, Instant>,
@@ -67,10 +66,6 @@ pub(super) struct Write {
 }
 
 impl Writer {
-    /// Creates the producer and checks which key spaces can be written to.
-    ///
-    /// # Errors
-    /// Returns an error if librdkafka rejects a property.
     pub(super) fn new(config: &Config) -> Result<Self, Error> {
         let partitioner = config.serve.partitioner;
         let inputs = config.spaces().iter().map(|space| Input::of(config, space, partitioner)).collect();
@@ -100,8 +95,8 @@ impl Writer {
             return Ok(Write { item, mark: None, is_in_flight: self.lock().end(item), written });
         }
         if is_known {
-            // Leave the key in flight if another write has put it there. A client that looked up the key before the commit may write it
-            // only now. If the key were no longer in flight, that client would also get the answer that it was first.
+            // The key may still be in flight from an earlier write. Leave it in flight: another client may have looked up the key before
+            // the commit and write it only after this write. Otherwise, that client would wrongly get the answer that it was first.
             return Ok(Write { item, mark: None, is_in_flight: false, written: self.producer.write(record)? });
         }
         // Put the key in flight before the write. Otherwise, two concurrent clients could both get the answer that they were first.
@@ -116,7 +111,6 @@ impl Writer {
         self.producer.flush(timeout)
     }
 
-    /// Takes the key of a failed write out of flight.
     pub(super) fn failed(&self, write: &Write) {
         self.lock().unmark(write.item, write.mark);
     }
@@ -145,7 +139,7 @@ impl InFlight {
         true
     }
 
-    /// Takes a key out of flight if `mark` belongs to the write that put it in flight.
+    /// Takes a key out of flight if `mark` is from the write that put it in flight.
     fn unmark(&mut self, item: Item, mark: Option<Instant>) {
         if mark.is_some() && self.since.get(&item).copied() == mark {
             self.since.remove(&item);

@@ -1,8 +1,8 @@
 //! Commands that write.
 //!
-//! If `serve.writes` is set, a command that adds or deletes items writes a record per item to an input topic of the space. All other write
-//! commands are rejected, except that RESERVE succeeds if the existing filter is good enough. A command never changes a state, because only
-//! the stream decides which keys were seen.
+//! With `serve.writes`, a command that adds or deletes items writes one record per item to an input topic of the space, and RESERVE
+//! succeeds if the existing filter is good enough. The server rejects all other write commands. Without `serve.writes`, it rejects all
+//! write commands. A command never changes a state, because only the stream decides which keys were seen.
 
 use super::Server;
 use super::command::{Command, Refusal, asked, refusal, space};
@@ -44,7 +44,7 @@ type Begun = Vec<(Answer, Result<Write, String>)>;
 /// An answer that waits for its writes.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The insert position of this answer in the bytes of the other answers.
+    /// The position in the bytes of the other answers where this answer is inserted.
     at: usize,
     is_list: bool,
     retracts: bool,
@@ -115,7 +115,7 @@ fn first_item(command: Command<'_>) -> Result<usize, Refusal> {
     if at < command.len() { Ok(at + 1) } else { Err(command.wrong_number()) }
 }
 
-/// Starts to write each item, given by the texts of its key parts. Writes nothing unless every item can be looked up and written.
+/// Starts to write each item, given by the texts of its key parts. Writes nothing unless every item has a valid record and a known answer.
 fn begin(writer: &Writer, number: usize, space: &Space, name: &Name<'_>, items: &[Vec<&[u8]>], retracts: bool) -> Result<Begun, Refusal> {
     let prepared = items.iter().map(|texts| writer.prepare(number, texts, retracts)).collect::<Result<Vec<_>, _>>();
     let mut query = Query::default();

@@ -278,7 +278,6 @@ pub struct Identity<'a> {
     /// Instance ID, or `None` until the process has started.
     pub instance: Option<&'a str>,
     pub time_ms: Timestamp,
-    /// Start time of the process.
     pub started_ms: Timestamp,
     pub draining: bool,
     /// The error of the last attempt to renew the token for the login to the brokers, if the attempt failed.

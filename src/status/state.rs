@@ -1,6 +1,7 @@
 //! The state of a worker process, and the reason if it is not ready.
 //!
-//! Defines the states and the timeouts. A process that reads nothing because the brokers are unreachable or a thread hangs is never ready.
+//! Defines the states and the timeouts. A process is never ready while it reads nothing because the brokers are unreachable or a thread
+//! hangs.
 
 use super::Identity;
 use crate::config::{Config, LeftOut};

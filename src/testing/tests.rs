@@ -174,7 +174,7 @@ fn a_stream_that_cannot_fail_is_an_error() {
     let capture = || json!({ "path": "a", "format": "capture" });
     assert_eq!(said(&config, &line("news"), capture()), "");
     let other = said(&config, &(line("news") + &line("wire")), capture());
-    assert!(other.contains("line 2") && other.contains("the record belongs to topic \"wire\", not to \"news\""), "{other}");
+    assert!(other.contains("line 2") && other.contains("the record is from topic \"wire\", not from \"news\""), "{other}");
 }
 
 /// A worker that stops at a record never reaches the next record.

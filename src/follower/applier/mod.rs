@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const EVENTS: usize = 256;
 /// The longest wait for events. Stop requests and new partitions are noticed within this time.
 const WAIT: Duration = Duration::from_millis(50);
-/// The maximum number of keys to apply before the write lock is released.
+/// The number of keys to apply before the write lock is released, so that queries can run in between.
 const KEYS: usize = 64;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -41,15 +41,15 @@ struct PartitionApplier<'a> {
     applier: Applier,
     cuts: Vec<Cut>,
     low: Offset,
-    /// The next offset to apply.
     next: Offset,
     /// The high watermark of the changelog when loading began.
     target: Offset,
-    /// The last known end of the changelog. `log` is the id of its topic.
+    /// The last stable offset in the latest watermarks.
     end: Offset,
+    /// The id of the changelog topic, or `None` if the brokers do not report ids.
     log: Option<Arc<str>>,
-    /// The oldest watermarks with an end that is not reached yet. At this end, the state contains everything that was committed when these
-    /// watermarks were requested.
+    /// The oldest watermarks with an `end` that is not applied yet. Once the state reaches this `end`, it contains everything that was
+    /// committed when the watermarks were requested.
     awaited: Option<Watermarks>,
     standing: Standing,
     reading: Reading,
@@ -59,13 +59,11 @@ struct PartitionApplier<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// Events of the partition are applied.
     Active,
-    /// The partition must be loaded from the start of the changelog, once that start is known.
+    /// The state must be loaded again. The next watermarks show where the changelog starts.
     Reload,
-    /// The reader must seek to the next offset to apply.
+    /// The reader must seek to `next`.
     Seek,
-    /// The partition cannot be followed.
     Failed,
 }
 
@@ -93,7 +91,7 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         Ok(())
     }
 
-    /// Handles new watermarks of a partition. If the partition is new, starts to follow it.
+    /// Updates a partition, or starts to follow it if it is new.
     fn handle_watermarks(&mut self, watermarks: Watermarks) -> Result<(), Error> {
         let space = &self.spaces[watermarks.space];
         if watermarks.partitions < space.count() && self.is_recreated(space, &watermarks) {
@@ -127,14 +125,14 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         Ok(())
     }
 
-    /// True if the topic id has changed, or if no id was known before. Otherwise, the lower number of partitions may come from a broker
-    /// with outdated metadata.
+    /// True if the topic id has changed, or if no id was known before. Otherwise, a broker with outdated metadata may have reported the
+    /// lower number of partitions.
     fn is_recreated(&self, space: &Space, watermarks: &Watermarks) -> bool {
         let known = self.partitions.iter().find(|partition| std::ptr::eq(partition.space, space));
         known.and_then(|partition| partition.log.as_ref()).is_none_or(|known| watermarks.log.as_ref().is_some_and(|log| log != known))
     }
 
-    /// Stops reading all partitions of a space and drops their states, because they are sized for the previous number of partitions.
+    /// Stops reading all partitions of a space and drops their states, which are sized for the previous number of partitions.
     fn drop_partitions(&mut self, space: &Space) -> Result<(), Error> {
         for partition in self.partitions.extract_if(.., |partition| std::ptr::eq(partition.space, space)) {
             self.tail.stop(&partition.changelog)?;
@@ -189,13 +187,12 @@ impl<'a> PartitionApplier<'a> {
             self.reload(watermarks.low, high);
             self.reading = Reading::Seek;
         }
-        // Only the oldest pending request is kept. If newer requests replaced it, a busy partition would never reach the end that a request
-        // returned.
+        // Keep the oldest watermarks until their end is applied. The end of a busy partition moves all the time, so the state would never
+        // reach the end of newer watermarks.
         self.awaited.get_or_insert(watermarks);
         self.update_progress();
     }
 
-    /// True if the topic was recreated.
     fn is_another_log(&self, watermarks: &Watermarks) -> bool {
         match (&self.log, &watermarks.log) {
             (Some(known), Some(log)) => known != log,
@@ -207,7 +204,7 @@ impl<'a> PartitionApplier<'a> {
         }
     }
 
-    /// Handles an event. An invalid record stops this partition, but no other.
+    /// Handles an event. An invalid record stops only this partition.
     fn take(&mut self, event: &Event<'_>) {
         if self.reading != Reading::Active {
             // Unless the partition has failed, the reader delivers these events again after the next seek.
@@ -240,7 +237,6 @@ impl<'a> PartitionApplier<'a> {
         self.reading = Reading::Reload;
     }
 
-    /// Publishes the loading progress and the time of the state.
     fn update_progress(&mut self) {
         if matches!(self.reading, Reading::Reload | Reading::Failed) {
             return;
@@ -292,7 +288,7 @@ impl<'a> PartitionApplier<'a> {
                     .to_owned())
             }
             Outcome::SetBack => {
-                // An offset reset that affects only trimmed records is no longer needed.
+                // Cuts that affect only trimmed records are no longer needed.
                 let low = self.low;
                 self.cuts.retain(|cut| cut.before > low);
                 let cut = self.applier.cut(offset, &record).filter(|_| self.cuts.len() < Cut::MAX);
@@ -314,7 +310,7 @@ impl<'a> PartitionApplier<'a> {
         }
     }
 
-    /// Applies a record to the state, a few keys at a time.
+    /// Locks the state for at most [`KEYS`] keys at a time, so that queries can run in between.
     fn change(&self, record: &ChangelogRecord<'_>) -> Result<(), String> {
         let effect = self.applier.effect(record);
         effect.begin(&mut self.shared.write());
@@ -338,7 +334,6 @@ impl<'a> PartitionApplier<'a> {
         Ok(())
     }
 
-    /// Starts again with an empty state, to load the changelog from `low` to `high`.
     fn reload(&mut self, low: Offset, high: Offset) {
         self.shared.begin(self.rules);
         (self.low, self.next, self.target) = (low, low, high);
@@ -347,7 +342,6 @@ impl<'a> PartitionApplier<'a> {
         self.began = runtime::now();
     }
 
-    /// Restarts the reader at the next offset to apply, if required.
     fn restart(&mut self, tail: &impl ChangelogTail) -> Result<(), Error> {
         if self.reading == Reading::Seek {
             tail.stop(&self.changelog)?;

@@ -118,7 +118,6 @@ fn percent(share: f64) -> String {
     if percent >= 1.0 { format!("{percent:.0} %") } else { format!("{percent:.2} %") }
 }
 
-/// The evaluation of a possible key.
 struct Evaluation {
     parts: Vec<usize>,
     distinct: usize,

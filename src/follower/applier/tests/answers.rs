@@ -21,7 +21,7 @@ fn a_follower_answers_like_the_worker_at_every_commit() {
     }
 }
 
-/// The options of a filter. In a window by count, the window determines the capacity.
+/// Returns the options of a filter. In a window by count, the window determines the capacity.
 fn filter(window: &str, kind: Kind, confirm: bool) -> String {
     let has_capacity = kind.properties().size == Size::Capacity;
     let rate = if has_capacity && !confirm { ", false_positive_rate = 1e-9" } else { "" };

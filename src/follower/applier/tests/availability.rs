@@ -21,7 +21,7 @@ fn no_answer_before_the_whole_changelog_is_applied() {
     }
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
     assert_eq!(partition.shared.as_of(), Some(1));
-    // At time 5, some commits are not applied yet. The state is current as of time 5 only after they are applied.
+    // The watermarks from time 5 include a commit and a transaction marker. The state is current as of time 5 only after both are applied.
     live.judge(100, 1_700_000_000_000, false);
     live.commit();
     partition.update_watermarks(watermarks(0, live.end() + 1, 5));

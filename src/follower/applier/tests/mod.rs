@@ -26,7 +26,7 @@ fn space(config: &Config) -> Space {
     Space::new(config, &config.spaces()[0]).unwrap()
 }
 
-/// A worker's changelog and its answers.
+/// A worker with the changelog that it has written.
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
@@ -55,7 +55,6 @@ impl Live {
         self.position += 1;
     }
 
-    /// Logs the changes since the last commit, if any.
     fn commit(&mut self) {
         let (span, ends) = (Span { topic: "in", start: self.committed, end: self.position }, [(TopicId(0), self.position)]);
         let spans: Vec<_> = [span].into_iter().chain(self.warms_up.then_some(Span::WARM_UP)).collect();
@@ -74,7 +73,6 @@ fn watermarks(low: Offset, end: Offset, asked: i64) -> Watermarks {
     Watermarks { space: 0, partition: 0, partitions: 1, low, end, high: Some(end), log: None, asked }
 }
 
-/// Applies the changelog from the follower's position.
 fn catch_up(partition: &mut PartitionApplier<'_>, live: &Live) {
     let from = usize::try_from(partition.next).unwrap();
     for (offset, value) in live.log.iter().enumerate().skip(from) {

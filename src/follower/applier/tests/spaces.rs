@@ -66,7 +66,7 @@ fn the_rate_is_computed_once_per_second() {
     assert!(rate_after(200..300) > first);
 }
 
-/// Follows `partitions` partitions of a space. All of them are ready and empty.
+/// Adds `partitions` partitions to a space. All of them are ready and empty.
 fn ready_partitions(space: &Space, partitions: u32) -> Vec<Arc<Partition>> {
     let ready = |number| {
         let partition = Arc::new(Partition::new(number, space.rules(partitions)));
