@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 
 /// The name of each command, its number of arguments including the name (negative if it is a minimum), and the positions of the arguments
 /// with key spaces: first, last, step.
-const COMMANDS: [(&str, i64, [i64; 3]); 37] = [
+const COMMANDS: [(&str, i64, [i64; 3]); 39] = [
     ("auth", -2, [0, 0, 0]),
     ("bf.add", 3, [1, 1, 1]),
     ("bf.card", 2, [1, 1, 1]),
@@ -51,6 +51,8 @@ const COMMANDS: [(&str, i64, [i64; 3]); 37] = [
     ("reset", 1, [0, 0, 0]),
     ("select", 2, [0, 0, 0]),
     ("type", 2, [1, 1, 1]),
+    ("unwatch", 1, [0, 0, 0]),
+    ("watch", -2, [1, -1, 1]),
 ];
 
 /// The `COMMAND` command and its subcommands.
