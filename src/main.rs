@@ -6,7 +6,7 @@ use std::process::ExitCode;
 const ARCHIVED: &str = include_str!("cli/commit.txt").trim_ascii_end();
 
 /// The allocator of the whole binary, including the C libraries. librdkafka allocates a record in one thread and frees it in another. In
-/// that case, the system's allocator takes a lock, and jemalloc is faster. docs/contributing/performance.md has the measurements.
+/// that case, the system's allocator takes a lock, and jemalloc is faster. docs/benchmarks/experiments.md has the measurements.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -186,7 +186,7 @@ fn sample(
     schemas: Arc<dyn Schemas>,
 ) -> anyhow::Result<Sample> {
     let format = Format::from(args.format);
-    if let Some(value) = topic.map(|topic| topic.formats.value().format).filter(|value| *value != ValueFormat::Json)
+    if let Some(value) = topic.map(|topic| topic.formats.value().format).filter(|value| !value.is_json())
         && format == Format::Ndjson
     {
         usage(format!(

@@ -6,7 +6,6 @@ use super::placement::Place;
 use super::table::Table;
 use super::{Format, Options};
 use crate::config::{EarlierRules, Topic};
-use crate::format::Format::Json;
 use crate::format::{Formats, Schemas};
 use crate::key::{EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Predicate, Reader, RecordSpec, Scratch, TimePlace};
 use crate::record::{Record, Timestamp, Verdict};
@@ -104,7 +103,7 @@ impl<'t> LineReader<'t> {
                     }
                     _ => {}
                 }
-                if [topic.formats.key(), topic.formats.value()].iter().any(|side| side.format != Json) {
+                if [topic.formats.key(), topic.formats.value()].iter().any(|side| !side.format.is_json()) {
                     let message = "ndjson lines are JSON, but the topic's records are not; use a file from `unseen capture` with --format capture, or a table with --format csv";
                     return Err(Error::Options(message.to_owned()));
                 }

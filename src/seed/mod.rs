@@ -235,6 +235,9 @@ mod tests {
         let captured = values
             .map(|value| serde_json::json!({ "topic": "in", "partition": 0, "offset": 0, "key": null, "payload": value }).to_string());
         assert_eq!(seeded(Format::Capture, &captured.join("\n")), (selected, 1));
+        let framed = format!("{ORDERS}value_format = \"json_schema\"\n");
+        let lines = seed(&[&framed], &options(Format::Ndjson), &values.join("\n"), Arc::new(NoSchemas));
+        assert_eq!(lines, Ok((selected, 1)), "a line has no frame");
         // A table has only keys, so `when` does not apply. `1` and `2` each mean a number and a string, so there are five keys.
         assert_eq!(seeded(Format::Csv, "id\n1\n2\nn\n"), (Counts { lines: 3, ..Counts::default() }, 5));
     }
