@@ -106,6 +106,11 @@ pub fn since(earlier: Instant) -> Duration {
     now().saturating_duration_since(earlier)
 }
 
+/// Returns the milliseconds since an instant, as a number that JSON logs do not quote.
+pub(crate) fn millis_since(earlier: Instant) -> u64 {
+    u64::try_from(since(earlier).as_millis()).unwrap_or(u64::MAX)
+}
+
 #[must_use]
 pub fn wall_clock() -> Timestamp {
     scheduler().map_or_else(|| millis(SystemTime::now()), |scheduler| scheduler.wall_clock())

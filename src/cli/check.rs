@@ -62,7 +62,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let shadows = config.shadows().fold(String::new(), |text, shadow| text + "# " + &shadow + "\n");
         return super::print(&(shadows + &toml::to_string_pretty(&args.config.effective()?)?));
     }
-    super::print(&format!("ok\n\n{}\n{}", summary(&config), features(&checked.features)))
+    let ok = if args.connect { "ok" } else { "ok (to compare the file with the cluster, add --connect)" };
+    super::print(&format!("{ok}\n\n{}\n{}", summary(&config), features(&checked.features)))
 }
 
 /// Sets `loaded` as soon as the configuration is loaded. Also writes warnings to stderr.
@@ -161,7 +162,7 @@ fn summary(config: &Config) -> String {
     let others = config.patterns.iter().filter(|pattern| !with_topics.contains(&pattern.entry().entry));
     rows.extend(others.map(|pattern| row(pattern.entry(), format!("pattern {:?}", pattern.text()))));
     columns(&rows, 0..0)
-        + "\n* if the topic has one partition; several partitions share the capacity of a time window, but each has its own count window"
+        + "\n* of all partitions in the first window; for a window by count, of one partition"
 }
 
 fn row(topic: &Topic, name: String) -> [String; 6] {

@@ -1,4 +1,4 @@
-//! `unseen demo`: runs a worker on an in-process broker with a synthetic news feed and compares the output with an exact count.
+//! `unseen demo`: runs a worker on an embedded broker with a synthetic news feed and compares the output with an exact count.
 
 use crate::checkpoint::Store;
 use crate::config::Config;
@@ -255,9 +255,7 @@ fn summarize(generated: u64, truth: &HashSet<u64>, emitted: &HashMap<Vec<u8>, u6
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let rate = missing as f64 / truth.len().max(1) as f64;
     println!("  {missing:>9} IDs not emitted: false positives, a rate of {rate:.1e} (configured maximum: 1e-4)");
-    println!("\nNext, write a configuration (config/example.toml has every option) and run:");
-    println!("    unseen check -c FILE --connect");
-    println!("    unseen run -c FILE");
+    println!("\nNext, follow \"Your first topic in five minutes\" in README.md. `unseen init --help` shows how to write a configuration.");
     anyhow::ensure!(twice == 0, "{twice} IDs were emitted twice; this is a bug, please report it");
     Ok(())
 }

@@ -27,6 +27,7 @@ mod topic;
 use crate::config::{self, Config};
 use crate::kafka;
 use anyhow::Context as _;
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
@@ -35,7 +36,10 @@ use std::process::ExitCode;
 /// Exit code for an invalid configuration: `EX_CONFIG` in sysexits.h.
 const EXIT_CONFIG: u8 = 78;
 
-/// Deduplicate Kafka topics: emit the first record of every key exactly once
+/// Exit code for an invalid command line, the same as clap's.
+const EXIT_USAGE: i32 = 2;
+
+/// Deduplicate Kafka topics: emit the first record of every key and drop later ones within a window
 #[derive(Parser)]
 #[command(version, propagate_version = true, arg_required_else_help = true)]
 struct Cli {
@@ -53,7 +57,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the worker until SIGTERM
+    /// Run the worker until SIGTERM or Ctrl+C
     Run(run::Args),
     /// Serve lookups of seen keys to Redis and HTTP clients
     Serve(serve::Args),
@@ -78,7 +82,7 @@ enum Command {
     Inspect(inspect::Args),
     /// Redrive dead letters
     Dlq(dlq::Args),
-    /// Run a worker on an in-process broker for a few seconds
+    /// Run a worker on an embedded broker for a few seconds
     Demo(demo::Args),
     /// Print the JSON schema of the configuration, for editors
     #[command(hide = true)]
@@ -180,8 +184,21 @@ fn long_version(commit: &str) -> String {
     )
 }
 
+/// True if only the configuration file is missing in the command line.
+fn lacks_config(error: &clap::Error) -> bool {
+    let missing = error.get(ContextKind::InvalidArg).filter(|_| error.kind() == clap::error::ErrorKind::MissingRequiredArgument);
+    matches!(missing, Some(ContextValue::Strings(missing)) if matches!(&missing[..], [only] if only.starts_with("--config")))
+}
+
 pub fn main(commit: &str) -> ExitCode {
-    let matches = command().long_version(&*long_version(commit).leak()).get_matches();
+    let command = command().long_version(&*long_version(commit).leak());
+    let matches = command.try_get_matches().unwrap_or_else(|error| {
+        if lacks_config(&error) {
+            eprintln!("error: no configuration file: set -c FILE or UNSEEN_CONFIG, or write a file with `unseen init`");
+            std::process::exit(EXIT_USAGE);
+        }
+        error.exit()
+    });
     let result = match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::run(&args),

@@ -83,7 +83,10 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     loop {
         match round(&config, &view, &draining, &mut signals, earlier).await? {
             Some(next) => earlier = next,
-            None => return Ok(()),
+            None => {
+                tracing::info!("stopped");
+                return Ok(());
+            }
         }
     }
 }

@@ -43,7 +43,7 @@ type File = config::File<FileSourceString, FileFormat>;
 
 fn layers(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Value> {
     let advise = |message: String| match &*message {
-        NO_FILE => format!("{NO_FILE}; set --config, or create the file: config/example.toml shows every option"),
+        NO_FILE => format!("{NO_FILE}; check the path in --config or UNSEEN_CONFIG, or write the file with `unseen init`"),
         _ => message,
     };
     let file = read(path).map_err(|message| diagnostics.add("", advise(message))).ok()?;
@@ -341,8 +341,16 @@ fn plain(message: &str) -> String {
         let got = if wanted == "a table" && got.starts_with("string ") { "a string" } else { got };
         Some(format!("expected {wanted}, got {got}"))
     });
-    let message = reworded.unwrap_or_else(|| message.to_owned());
+    let message = reworded.or_else(|| suggestion(message)).unwrap_or_else(|| message.to_owned());
     message.replace("a sequence", "a list").replace("got sequence", "got a list").replace("got map", "got a table")
+}
+
+/// Rewords Serde's error for an unknown field if a known field has a similar name.
+fn suggestion(message: &str) -> Option<String> {
+    let (unknown, known) = message.strip_prefix("unknown field `")?.split_once("`, expected ")?;
+    let known = known.split('`').skip(1).step_by(2);
+    let (edits, similar) = known.map(|known| (strsim::damerau_levenshtein(unknown, known), known)).min()?;
+    (edits <= 2 && edits < unknown.len() / 2).then(|| format!("unknown field `{unknown}`; did you mean `{similar}`?"))
 }
 
 /// Removes the deepest value on the path. A list element becomes null instead, so the other elements keep their indexes. Returns false if

@@ -34,7 +34,7 @@ const WHOLE: &str = "the value";
 /// The reported name of the fields that are stored as one hash.
 const REST: &str = "the rest of the value";
 /// The reported name if the duplicate lacks a field, or if no other field is reported.
-const GONE: &str = "a field that is gone";
+const GONE: &str = "a field that the duplicate lacks";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompareContent {

@@ -157,7 +157,7 @@ fn invalid_or_tombstone(topic: &Topic, verdict: VerdictName, invalid: &Invalid) 
         (_, OnInvalid::Emit) => "it is emitted without deduplication (on_invalid)".to_owned(),
         (_, OnInvalid::Topic(name)) => format!("it goes to {name:?} (on_invalid)"),
     };
-    format!("The record has no key, so {outcome}. Reason: {invalid}.")
+    format!("The record has no usable deduplication key, so {outcome}. Reason: {invalid}.")
 }
 
 /// Renders the emitted record, or the ranges of records that contain it.

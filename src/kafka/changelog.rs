@@ -208,7 +208,8 @@ fn ensure_one(
         }
         Ok(refused) => {
             if make {
-                tracing::info!(topic = name, partitions = wanted, "created the internal topic or added partitions to it");
+                let done = if found == 0 { "created the internal topic" } else { "added partitions to the internal topic" };
+                tracing::info!(topic = name, partitions = wanted, "{done}");
             }
             refused.map(|code| left_out(name, code, keeps, make))
         }

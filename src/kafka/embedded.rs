@@ -1,4 +1,4 @@
-//! An in-process broker for the demo: librdkafka's mock cluster, with a writer and a reader.
+//! An embedded broker for the demo: librdkafka's mock cluster, with a writer and a reader.
 //!
 //! The mock cluster accepts transactions, but consumers see the records of aborted transactions, and offsets that are committed in a
 //! transaction are lost. So the mock cluster cannot be used to test exactly-once delivery. The cluster keeps at most 5 MiB per partition.
@@ -15,14 +15,14 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Produc
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::time::Duration;
 
-/// A running in-process broker, which stops when this value is dropped.
+/// A running embedded broker, which stops when this value is dropped.
 pub struct Embedded {
     cluster: MockCluster<'static, DefaultProducerContext>,
     metadata: Cluster,
 }
 
 fn failed(error: &KafkaError) -> Error {
-    Error::Fatal(format!("the in-process broker failed: {error}"))
+    Error::Fatal(format!("the embedded broker failed: {error}"))
 }
 
 impl Embedded {

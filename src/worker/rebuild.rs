@@ -325,7 +325,7 @@ fn read_all<B: Broker>(
             }
             add(&context.stats.rebuilds, 1);
             add(&context.stats.rebuilt_keys, applier.fingerprints);
-            tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = runtime::since(job.began).as_millis(), "state rebuilt from the changelog");
+            tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = runtime::millis_since(job.began), "state rebuilt from the changelog");
             let (mut offsets, highest) = (applier.offsets, applier.epoch);
             if is_trimmed && cuts.is_empty() && past_bounds.is_none() {
                 // The changelog contains the whole window. An input that it does not mention had no record in the window, so all keys of

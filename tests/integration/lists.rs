@@ -63,7 +63,7 @@ fn a_missing_topic_of_a_list_is_named_with_its_entry() {
         "[[topics]]\ninput = [\"{input}\", \"{missing}\"]\nkey = {{ record = \"key\" }}\nwindow = \"24h\"\nfilter = {{ kind = \"exact\" }}"
     ));
     let log = setup.start("a").fails(1);
-    assert!(log.contains(&format!("topics[0].input: topic {missing:?} does not exist; create it")), "{log}");
+    assert!(log.contains(&format!("topics[0].input: topic {missing:?} does not exist; check the name, or create the topic")), "{log}");
 }
 
 /// If the member returned within its session, it would keep its partitions and get none of the new topic (KAFKA-12759).

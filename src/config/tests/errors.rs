@@ -50,9 +50,9 @@ x.toml: topics[1].late: a window by count has no late records: use "emit", or re
 x.toml: topics[1].on_duplicate: expected "drop", "mark", or { topic = "name" }, got "skip"
 x.toml: worker.commit_interval: expected a duration of at most ten years, such as "24h", got "soon"
 x.toml: worker.delivery: expected `exactly_once` or `at_least_once`, got `twice`
-x.toml: worker.wokers: unknown field `wokers`, expected one of `workers`, `delivery`, `commit_interval`, `checkpoint_interval`, `transaction_timeout`, `max_transaction_records`, `shutdown_timeout`
+x.toml: worker.wokers: unknown field `wokers`; did you mean `workers`?
 x.toml: worker.workers: expected a number from 1 to 64, got 100
-x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `http`, `log`, `schema_registry`, `serve`, `topics`"#;
+x.toml: wroker: unknown field `wroker`; did you mean `worker`?"#;
     assert_eq!(load(text).unwrap_err(), expected.trim_start());
 }
 

@@ -9,7 +9,7 @@ fn unreadable_files_are_reported_on_one_line() {
     let missing = Config::load(Path::new("no/such/file.toml"), &[]).unwrap_err().to_string();
     assert_eq!(
         missing,
-        "no/such/file.toml: the file does not exist; set --config, or create the file: config/example.toml shows every option"
+        "no/such/file.toml: the file does not exist; check the path in --config or UNSEEN_CONFIG, or write the file with `unseen init`"
     );
     assert_eq!(load_as("x.json", "{}", &[], &[]).unwrap_err(), "x.json: expected a file name that ends in .toml, .yaml, or .yml");
     for (name, text) in [

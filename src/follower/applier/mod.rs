@@ -253,7 +253,7 @@ impl<'a> PartitionApplier<'a> {
         let was_ready = self.shared.is_ready();
         self.shared.set_applied(self.standing);
         if !was_ready && self.shared.is_ready() {
-            let elapsed_ms = runtime::since(self.began).as_millis();
+            let elapsed_ms = runtime::millis_since(self.began);
             tracing::info!(changelog = %self.changelog, keys = self.applier.fingerprints, elapsed_ms, "state loaded from the changelog; following new records");
         }
         if let Some(watermarks) = self.awaited.take_if(|watermarks| watermarks.end <= self.next) {

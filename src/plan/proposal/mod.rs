@@ -182,7 +182,7 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
         Some(_) => proposal.reasons.push(
             "No key fits: every key has duplicates that differ or that have no other field to compare. If they differ only in a delivery field, such as an attempt number, use --ignore POINTER.".to_owned(),
         ),
-        None => proposal.reasons.push(format!("No possible key has duplicates in {} records. Use a longer sample.", table.records)),
+        None => proposal.reasons.push(format!("No possible key has duplicates among the sample's records ({}). Use a longer sample.", table.records)),
     }
     proposal
 }

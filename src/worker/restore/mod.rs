@@ -311,7 +311,7 @@ impl<B: Broker> Worker<B> {
         let is_elsewhere = resumptions.iter().any(|(_, resumption)| resumption.is_elsewhere);
         tracing::info!(
             partition = %assigned.partition, committed = assigned.committed.offset, start, warm_up_records = (warm_until - start).max(0),
-            elapsed_ms = runtime::since(began).as_millis(), "partition restored"
+            elapsed_ms = runtime::millis_since(began), "partition restored"
         );
         self.shared.stats.restore_time.observe(runtime::since(began));
         let (note, topic) = (assigned.note(), &self.topics[assigned.topic]);
