@@ -46,7 +46,8 @@ const OTHER_SETTINGS: &str = "the record was processed with another window or fi
 const OTHER_RETRACT: &str =
     "the number of retractions in the record's commit does not match the current `retract`, so `retract` may have been different";
 const NOT_WHOLE: &str = "the changelog does not have all keys that were seen at that time, so a duplicate looks like a false positive";
-const EXPIRING: &str = "the key left the window in the same commit that processed this record";
+const EXPIRING: &str =
+    "the key left the window in the commit that processed this record; it is unknown whether the record was processed before or after that";
 const RENEWALS: &str = "a filter with `refresh` does not log every renewal, so an unlogged renewal of the key may explain the drop";
 
 /// Determines the verdict on the record at index `at`. `is_whole` is true if the changelog contains every key that the state could

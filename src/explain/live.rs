@@ -305,7 +305,8 @@ impl View<'_> {
         Ok(found)
     }
 
-    /// Fills in the verdict on a repartitioned record from the history of its key, because its offset in the repartition topic is unknown.
+    /// Fills in the verdict on a repartitioned record. The record's offset in the repartition topic is unknown, so its commit is unknown,
+    /// too, and only the history of its key can show the verdict.
     fn judge_by_key(&self, explanation: &mut Explanation, retracts: bool) -> Result<(), Error> {
         let (history, known) = (&self.scanned.history, &self.scanned.history.known[0]);
         let mut is_read = true;
@@ -323,7 +324,7 @@ impl View<'_> {
         } else {
             (Some(VerdictName::Unknown), Some(Cause::Unknown))
         };
-        // The record may not have been repartitioned at all, so no verdict is certain.
+        // The worker may have processed the record when `repartition` was not yet set, so no verdict is certain.
         explanation.certain = false;
         let between = self.state.inputs.first().map_or("", |input| &input.read.topic);
         explanation.limits.push(format!(
