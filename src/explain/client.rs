@@ -134,7 +134,7 @@ impl<'a> Client<'a> {
         Ok(partitions.iter().zip(committed).map(of).collect())
     }
 
-    /// Returns the state for `partition` in the key space of `topic`.
+    /// Returns the inputs, committed offsets, and rules of the state of `partition` in the key space of `topic`.
     pub(super) fn state(&self, topic: &'a Topic, partition: i32) -> Result<StateView<'a>, Error> {
         let config = self.config;
         let topics = config.space_of(topic).topics;

@@ -246,7 +246,8 @@ impl<'w> History<'w> {
             self.applier.epoch = self.applier.epoch.max(record.epoch);
             return Next::Continue;
         }
-        // Seeded keys are logged without a span and do not add to `starts`, so also check for fingerprints.
+        // The changelog may begin with seeded keys, which are logged without a span and do not add to `starts`. So the number of applied
+        // fingerprints is checked, too.
         let has_begun = !self.starts.is_empty() || self.applier.fingerprints > 0;
         let continues = !self.commit.spans.is_empty() && self.applier.continues(record);
         let lacks = |span: &Span<'_>| self.applier.offsets.get(span.topic).is_some_and(|&position| span.start > position);

@@ -128,7 +128,8 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
             return Judgment { repeats: Some(Repeated::Record(at)), ..Judgment::certain(VerdictName::Duplicate, Cause::Repeat) };
         }
         Some(Before::Retracted) => Memory::Unseen,
-        // With `emit = "on_change"`, a record with different content is not a duplicate of the last emitted record.
+        // With `emit = "on_change"`, a record whose content differs from that of the last emitted record is not its duplicate, so the key
+        // counts as unseen.
         Some(Before::Commit) if target.before.seen.as_ref().is_some_and(|seen| seen.content != record.content) => Memory::Unseen,
         Some(Before::Commit) => target.before.memory(rules, clock_at(record, target, rules)),
         None => {

@@ -130,7 +130,8 @@ pub fn key(config: &Config, topic: &Topic, texts: &[&[u8]], only: Option<i32>, w
         let wanted = Wanted { fingerprints: here, record: None };
         let scanned = client.scan(&state, &changelog, &wanted)?;
         let view = View { client: &client, state: &state, changelog: &changelog, scanned: &scanned };
-        // A text can mean several keys, such as a string and a number. Explain the keys that were emitted, or else the first key.
+        // A text can mean several keys, such as a string and a number. Explain the keys that were emitted. If none was emitted, explain the
+        // first key.
         let was_emitted = |&which: &usize| scanned.history.known[which].emissions > 0;
         let mut meant: Vec<_> = (0..wanted.fingerprints.len()).filter(was_emitted).collect();
         if meant.is_empty() {

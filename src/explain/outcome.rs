@@ -41,9 +41,9 @@ pub(super) enum Before {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordOutcome {
-    /// The state of the key before the record, if known.
+    /// The record was emitted. Contains the state of the key before the record, if known.
     Emitted(Option<Before>),
-    /// The state of the key before the record, if known.
+    /// The record was dropped. Contains the state of the key before the record, if known.
     Dropped(Option<Before>),
     /// The record retracted its key, even if the key was unseen.
     Retracted,

@@ -71,8 +71,8 @@ pub struct ExplainedRecord {
     pub partition: i32,
     /// The offset.
     pub offset: Offset,
-    /// The record's time for the window, or Kafka's timestamp if the record has no key, in milliseconds since the epoch; null if the record
-    /// does not have this time.
+    /// The time that the window uses, or Kafka's timestamp if the record has no key, in milliseconds since the epoch; null if the record
+    /// has no such time.
     pub time_ms: Option<Timestamp>,
 }
 
