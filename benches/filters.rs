@@ -112,8 +112,9 @@ impl Contestant for Ours {
     }
 }
 
-/// Two plain filters, young and old. Each has room for the keys of a whole window, because the pair must remember every key for a whole
-/// window. The check uses the fastest method of the crate: inserting a key into the young filter returns whether the key was present.
+/// Two plain filters, young and old. When the young filter contains the keys of a whole window, it becomes the old filter, and the previous
+/// old filter is cleared. A check inserts the key into the young filter, because `insert_hash` also returns true if the key was present,
+/// which is faster than a lookup followed by an insertion.
 struct Plain {
     young: fastbloom::BloomFilter,
     old: fastbloom::BloomFilter,
@@ -184,8 +185,8 @@ impl Contestant for Plain {
     }
 }
 
-/// The lower bound: reads `lines` random cache lines per key from memory that is as large as a filter. No filter that reads the same number
-/// of lines per key can be faster.
+/// The lower bound for the time per key: reads `lines` random cache lines per key from memory that is as large as a filter. No filter that
+/// reads the same number of lines per key can be faster.
 struct Lines {
     memory: MmapMut,
     lines: u64,
@@ -275,7 +276,7 @@ struct Course {
 }
 
 impl Course {
-    /// Fills all generations and measures the false-positive rate, which is then at its maximum.
+    /// Fills all generations, so that the false-positive rate is at its maximum, and measures the rate.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn new(mut contestant: Box<dyn Contestant>, keys: u64) -> Self {
         let put = keys.div_ceil(contestant.slices()) * (contestant.slices() + 1);
@@ -286,8 +287,8 @@ impl Course {
         Self { contestant, put, rate: wrong as f64 / absent_keys as f64, insert: f64::MAX, hit: f64::MAX }
     }
 
-    /// Runs a round. Only the fastest round counts, because any disturbance makes a round slower. The first round includes a rotation,
-    /// because its first key opens a slice. A small filter rotates several times per round.
+    /// Measures the time of `ROUND` insertions and of `ROUND` lookups. Only the fastest round counts, because any disturbance makes a round
+    /// slower. The first round includes a rotation, because all generations are full. With `SMALL` keys, every round includes a rotation.
     fn round(&mut self, keys: u64) {
         let put = self.put;
         let time = timed(ROUND, |at| put + at, |chunk| _ = black_box(self.contestant.check_and_insert(chunk)));

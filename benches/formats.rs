@@ -3,8 +3,8 @@
 //!
 //! Run with `cargo bench --no-default-features --features formats --bench formats`. With `--once NAME N`, one contestant extracts N keys
 //! and exits. To get the instructions per record, run this command under `valgrind --tool=callgrind` with two values of N and divide the
-//! difference of the counts by the difference of N. Every contestant must read the same record: about 200 bytes, with the key in two
-//! fields.
+//! difference of the counts by the difference of N. Every contestant must read the same record in its own format: about 200 bytes, with the
+//! key in two fields.
 
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use std::hint::black_box;
@@ -80,7 +80,7 @@ fn json() -> Vec<u8> {
     .into_bytes()
 }
 
-/// A contestant: its name, the size of its record, and a function that extracts one key.
+/// A contestant: its name, the size of its record in bytes, and a function that reads the record once.
 type Contestant = (&'static str, usize, Box<dyn FnMut()>);
 
 fn ours(name: &'static str, format: Format, schema: Option<&str>, value: Vec<u8>) -> Contestant {

@@ -5,9 +5,9 @@
 //! cargo bench --no-default-features --bench per_user   # several minutes, 9 GB of memory
 //! ```
 //!
-//! Each user sees a quarter of their ids in each of the window's four slices, and another quarter in the slice before the window. The
-//! shared filter is then at its fullest. Each measurement runs in a separate process, and memory is the anonymous memory of that process.
-//! Without `--bench`, the program only checks that the shared space forgets nothing and keeps its rate.
+//! Each user sees a quarter of their ids in each of the window's four slices, and another quarter in the slice before the window, so the
+//! shared filter is as full as it gets. Each measurement runs in a separate process, and memory is the anonymous memory of that process.
+//! Without `--bench`, the program only checks that a shared aging filter forgets no id of the window and keeps its rate.
 #![expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -41,7 +41,7 @@ const SKEWED: u64 = 0;
 const IDS_MEASURED: u64 = 100_000_000;
 /// Number of ids that a user's filter is sized for.
 const CAPACITY: u64 = 4_000;
-/// Number of latest ids that a user's filter is rebuilt from.
+/// Number of a user's latest ids that are inserted into the user's filter when it is rebuilt.
 const LATEST: u64 = 100;
 const SLICES: u64 = 4;
 /// Length of a slice in milliseconds: six hours, so the window is one day.
@@ -50,7 +50,7 @@ const SLICE_MS: i64 = 6 * 60 * 60 * 1000;
 const BATCH: usize = 64;
 /// Number of candidate ids of a user that one call looks up.
 const CANDIDATES: u64 = 100;
-/// First of the ids that nobody has seen.
+/// First of the ids that no user has seen.
 const FRESH: u64 = 1 << 31;
 /// Number of rounds of a time measurement. The lowest time counts.
 const ROUNDS: u64 = 40;
@@ -67,9 +67,9 @@ fn total(load: u64, users: u64) -> u64 {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// A filter per user, rebuilt at half of its capacity.
+    /// A filter per user, rebuilt when it is half full.
     EachHalf,
-    /// A filter per user, rebuilt at its full capacity.
+    /// A filter per user, rebuilt when it is full.
     EachFull,
     Aging,
     Cuckoo,
@@ -78,8 +78,8 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 4] = [Self::EachHalf, Self::EachFull, Self::Aging, Self::Cuckoo];
 
-    /// Builds a store for the number of ids that all users see in a window. Shared stores have room for an additional eighth, like a filter
-    /// with `adapt`.
+    /// Builds a store for the number of ids that all users together see in a window. Shared stores are sized for one eighth more ids, like
+    /// a filter with `adapt`.
     fn build(self, ids: u64, rate: f64) -> Box<dyn Store> {
         let (window, roomy) = (window(), ids * 9 / 8);
         let each = |rebuild_at| Box::new(Each { users: HashMap::new(), rate, rebuild_at });
@@ -211,8 +211,8 @@ fn measured(kind: Kind, users: u64, load: u64, rate: f64) -> Cell {
 fn measure(kind: Kind, users: u64, load: u64, rate: f64) -> Cell {
     let before = resident();
     let mut store = kind.build(total(load, users), rate);
-    // Each user starts at a random point between two rebuilds of a filter per user. Shared filters do not get the ids before that point,
-    // because they are older than the window.
+    // The first id that is measured is random, so that the filters per user are at random points between two rebuilds. Shared filters do
+    // not get the smaller ids, because ids that are older than the window do not affect them.
     let first = |user| LATEST + scatter(user) % (CAPACITY - LATEST);
     if matches!(kind, Kind::EachHalf | Kind::EachFull) {
         (0..users).for_each(|user| store.see(user, 0..first(user)));
@@ -359,13 +359,13 @@ fn break_even() {
     println!("Number of ids per user at which a filter per user, sized for 4,000 ids, takes as much memory as one space:\n\n{table}");
 }
 
-/// Bytes per id of an aging filter that has room for exactly the ids of the window.
+/// Bytes per id of an aging filter that is sized for exactly the ids of the window.
 fn exactly_sized(rate: f64) -> f64 {
     const IDS: u64 = 10_000_000;
     AgingSizing::new(window(), IDS, rate).bytes(window()) as f64 / IDS as f64
 }
 
-/// Maximum bytes per id of an aging filter that adapts to days with 40 % of their ids in one quarter.
+/// Maximum bytes per id of an aging filter with `adapt`, when 40 % of each day's ids are in one quarter of the day.
 fn uneven_days(rate: f64) -> f64 {
     const IDS: u64 = 1_000_000;
     let sizing = AgingSizing::new(window(), IDS, rate).with_growth(Growth { adapt: true, ..Growth::default() });

@@ -12,7 +12,7 @@ use unseen::key::{KeySpec, Part, Scratch};
 use unseen::record::{Record, Timestamp, Verdict};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A window by count needs no record times. This window has at least the last million keys.
+    // A window by count needs no record times. This window contains at least the last million keys.
     let window = Window::keys(1_000_000, 4);
     let filter = Spec::Aging(AgingSizing::new(window, 1_000_000, 1e-4));
     let mut dedup = Dedup::new(Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit, emit: Emit::First });

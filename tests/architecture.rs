@@ -44,7 +44,7 @@ const UNTANGLED: [&str; 9] = ["dedup", "changelog", "replay", "stats", "registry
 /// The pure parts. They use no I/O, no clock, no randomness, and no concurrency.
 const PURE: [&str; 8] = ["record", "format", "key", "values", "content", "filter", "dedup", "changelog"];
 
-/// The Rust files below a directory, except those in directories named `target`.
+/// Returns the Rust files in a directory and its subdirectories, except in directories named `target`.
 fn rust_files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).expect("the directory can be read") {
@@ -58,7 +58,7 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the path below `src` and the code of each Rust file. Comments are removed from the code.
+/// Returns the path relative to `src` and the code of each Rust file. Comments are removed from the code.
 fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let read = |path: PathBuf| {
@@ -287,8 +287,8 @@ fn absolute(own: &Module, path: &str, modules: &BTreeSet<Module>) -> Option<Modu
     }
 }
 
-/// The modules that each module uses. A re-exported name counts for the module that defines it. Ignores uses between a parent and its
-/// child, because they do not count as circles.
+/// Returns the modules that each module uses. A re-exported name counts for the module that defines it. Ignores uses between a module and
+/// the modules inside it, because such uses do not count as circles.
 fn uses() -> BTreeMap<Module, BTreeSet<Module>> {
     let files: BTreeMap<_, _> =
         sources().into_iter().filter(|(file, _)| !is_test(file)).map(|(file, code)| (module(&file), code)).collect();
@@ -415,7 +415,8 @@ fn files_depend_on_each_other_in_one_direction() {
     assert_eq!(circles(&uses), BTreeSet::new(), "break the cycle");
 }
 
-/// Unlike the test above, this test also covers parents and children: a parent may call its children, but a child must not call its parent.
+/// Unlike `files_depend_on_each_other_in_one_direction`, this test also covers parents and children: a parent may call its children, but a
+/// child must not call its parent.
 #[test]
 fn files_of_untangled_parts_call_each_other_in_one_direction() {
     let mut found = 0;

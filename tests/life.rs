@@ -25,7 +25,7 @@ const TOPICS: [&str; 2] = ["a", "b"];
 /// One partition of a changelog, as librdkafka and Kafka present it.
 #[derive(Default)]
 struct Log {
-    /// The records. Transaction markers and aborted records are offsets without an entry.
+    /// The committed records. Offsets of control batches and aborted records have no entry.
     records: BTreeMap<Offset, Vec<u8>>,
     low: Offset,
     end: Offset,
@@ -39,7 +39,7 @@ impl Log {
         offsets
     }
 
-    /// Aborts a transaction. Its records and its marker take offsets, but a `read_committed` reader receives none of them.
+    /// Aborts a transaction. Its records and its control batch take offsets, but a `read_committed` reader receives none of them.
     const fn abort(&mut self, records: Offset) {
         self.end += records + 1;
     }
@@ -82,7 +82,7 @@ fn fingerprint(key: u64) -> Fingerprint {
 }
 
 const KEYS: u64 = 40;
-/// The rules for every kind of filter, and for a filter with an exact store. The first kind keeps a window.
+/// Returns the rules for every kind of filter, and for a filter with an exact store.
 fn kinds(window: Window, refresh: bool, late: Late) -> Vec<Rules> {
     let spec = |kind: Kind, rate| kind.spec(window, &Demand { bytes: 4_000, ..Demand::new(64, rate) });
     let rules = |filter, exact| Rules { window, filter, exact, refresh, late, emit: Emit::First };
@@ -91,7 +91,8 @@ fn kinds(window: Window, refresh: bool, late: Late) -> Vec<Rules> {
     alone.chain([rules(spec(Kind::default(), 0.3), true)]).collect()
 }
 
-/// Draws a kind of filter. If `retracts` is true, the kind can retract. If `keeps_window` is true, the kind keeps a window.
+/// Draws a kind of filter. If `retracts` is true, draws only among the kinds that can retract. If `keeps_window` is true, draws only among
+/// the kinds that keep a window.
 fn drawn_kind(draw: &mut SplitMix, kinds: &[Rules], retracts: bool, keeps_window: bool) -> usize {
     let is_possible = |rules: &Rules| (rules.is_sliced() || !keeps_window) && (rules.exact || rules.retracts_by_filter() || !retracts);
     let possible: Vec<_> = (0..kinds.len()).filter(|&kind| is_possible(&kinds[kind])).collect();
@@ -113,7 +114,7 @@ struct Life {
     kind: usize,
     topics: usize,
     changelog: bool,
-    /// True if the run retracts keys. It then uses only kinds of filters that can retract.
+    /// True if the run retracts keys. Such a run uses only kinds of filters that can retract.
     retracts: bool,
     log: Log,
     inputs: [Vec<Input>; 2],

@@ -82,7 +82,8 @@ fn stream(seed: u64) {
         let expected = model.judge(number, content, time, max_timestamp);
         assert_eq!(verdict, expected, "seed {seed}, step {step}, key {number} at {time:?}: {rules:?}");
     }
-    // Before the first insertion, a filter has not opened a slice, so the slices differ.
+    // Until the first insertion, a filter has no open slice, so its slice differs from the model's. Stream times are compared only after
+    // that.
     if !rules.exact && model.slice().map(Slice) == dedup.slice() {
         assert_eq!(dedup.stream_time(), model.stream_time, "seed {seed}");
     }
@@ -94,7 +95,8 @@ fn verdicts_match_a_simple_list() {
     (0..streams).for_each(stream);
 }
 
-/// Checks an aging filter with a memory limit: it stays within the limit and evicts no more old keys than necessary.
+/// Checks an aging filter with a memory limit: it stays within the limit, evicts keys only with [`AtMaxMemory::EvictOldest`], and forgets
+/// no more keys of the window than it reports as evicted.
 fn bounded(seed: u64) {
     let mut random = SplitMix(seed);
     let slices = pick(&mut random, &[1, 4]);

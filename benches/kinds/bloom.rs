@@ -1,4 +1,5 @@
-//! The Bloom filter and its relatives. A key has k cells. docs/contributing/rejected.md lists the papers.
+//! The Bloom filter and its relatives. In this file, k is the number of cells (bits, counters, or slice numbers) of each key.
+//! docs/contributing/rejected.md lists the papers.
 
 use crate::cells::{Cells, bloom_size, place};
 use crate::{Kind, SLICES};
@@ -78,14 +79,14 @@ impl Generation for Bloom {
     }
 }
 
-/// The scalable Bloom filter: when a filter is full, another one with twice its size and half its rate is chained to it. The first filter
-/// has room for a fifteenth of the keys, so four filters (1 + 2 + 4 + 8) are exactly full at capacity. This number of keys is the best case
-/// for the scalable filter: one more key would add a fifth filter and double the memory.
+/// The scalable Bloom filter: when a filter is full, another filter with twice its capacity and half its rate is added. The first filter is
+/// sized for a fifteenth of `keys`, so four filters (1 + 2 + 4 + 8) are exactly full after `keys` insertions. The benchmark therefore
+/// measures the best case: one more key would add a fifth filter and double the memory.
 pub struct Scalable {
     first_keys: usize,
     rate: f64,
     layers: Vec<Bloom>,
-    /// Remaining capacity of the newest layer.
+    /// Number of keys that can still be inserted into the newest layer.
     room: usize,
 }
 
@@ -171,9 +172,9 @@ impl Kind for Counting {
 const NUMBERS: u64 = 7;
 
 /// The compact approximator. Each cell stores the largest value of its keys, so the smallest value in a key's k cells is an upper bound of
-/// the key's value. Here, a key's value is the number of the slice of its last insertion. A key counts as seen within the window if all of
-/// its k cells have the number of a slice in the window. Numbers cycle from 1 to 7, and 0 means never. Before a number is reused, the cells
-/// that still have it are cleared, two numbers at a time.
+/// the key's value. Here, a key's value is the number of the slice of its last insertion. A key is reported as seen if all of its k cells
+/// have the number of the open slice or of one of the four slices before it. Numbers cycle from 1 to 7, and 0 marks an empty cell. Before a
+/// number is reused, the cells that still have it are cleared, two numbers at a time.
 pub struct Approximator {
     cells: Cells,
     k: usize,
@@ -186,7 +187,7 @@ impl Approximator {
         Self { cells: Cells::new(cells, 3), k, slice: 0 }
     }
 
-    /// True if a cell has the number of a slice in the window.
+    /// True if a cell has the number of the open slice or of one of the four slices before it.
     fn is_live(&self, cell: usize) -> bool {
         let value = self.cells.get(cell);
         value > 0 && (self.slice + NUMBERS - (value - 1)) % NUMBERS <= SLICES as u64
@@ -208,8 +209,8 @@ impl Kind for Approximator {
     }
 
     fn rotate(&mut self) {
-        // The window and the open slice use five of the seven numbers. Every second rotation clears the other two, so the next number is
-        // always free.
+        // The open slice and the four slices before it use five of the seven numbers. Every second rotation clears the cells with the other
+        // two numbers, so the number of the next slice is always free.
         if self.slice.is_multiple_of(2) {
             (0..self.cells.len).for_each(|cell| {
                 if !self.is_live(cell) {
@@ -231,13 +232,13 @@ pub struct AgePartitioned {
 }
 
 impl AgePartitioned {
-    /// Selects the numbers of parts, k and l, that meet the rate with the least memory.
+    /// Selects the k and l that meet the rate with the least memory.
     pub fn new(keys: usize, rate: f64) -> Self {
         let cost = |k: usize, l: usize| k as f64 * (k + l) as f64 / l as f64;
         let shapes = (1..40).filter_map(|k| Some((k, (1..200).rev().find(|&l| false_positives(k, l) <= rate)?)));
         let (k, l) = shapes.min_by(|one, two| cost(one.0, one.1).total_cmp(&cost(two.0, two.1))).expect("a shape");
         let generation_keys = keys.div_ceil(l);
-        // Half of a part's bits are set once it contains k generations of keys.
+        // The size of a part at which half of its bits are set once the part contains k generations of keys.
         let bits = ((k * generation_keys) as f64 / std::f64::consts::LN_2).ceil() as usize;
         Self { parts: (0..k + l).map(|number| (number, Cells::new(bits, 1))).collect(), k, generation_keys }
     }
@@ -253,9 +254,9 @@ impl Kind for AgePartitioned {
         self.parts.iter_mut().take(self.k).for_each(|(number, bits)| bits.set(place(key.low(), *number, bits.len), 1));
     }
 
-    /// Looks for k consecutive parts that have the key's bit, starting with the oldest k parts. If a part lacks the bit, the search jumps
-    /// to the k parts just before it, because no run of k parts with the bit contains that part. Parts that were already found to have the
-    /// bit are not checked again.
+    /// Looks for k consecutive parts that have the key's bit, starting with the k oldest parts. If part p lacks the bit, no run of k parts
+    /// with the bit contains p, so the search continues with parts p - k to p - 1, which are younger. Parts that are already known to have
+    /// the bit are not checked again.
     fn contains(&self, key: Fingerprint) -> bool {
         let (mut part, mut found, mut behind) = (self.parts.len() - self.k, 0, 0);
         loop {
@@ -282,9 +283,11 @@ impl Kind for AgePartitioned {
     }
 }
 
-/// The false-positive rate when all parts are at their fullest: part i of the youngest k has the keys of i + 1 generations.
+/// Returns the false-positive rate just before a rotation, when every part is as full as it gets. Counting from 0 at the youngest part,
+/// part i contains the keys of i + 1 generations, but at most k.
 fn false_positives(k: usize, l: usize) -> f64 {
-    // `runs[n]` is the probability that exactly the last n parts have the key's bit, and that no k consecutive parts had it before.
+    // `runs[n]` is the probability that the n most recently visited parts have the key's bit, that the part visited before them lacks it,
+    // and that no k consecutive parts have been found.
     let mut runs = vec![0.0; k];
     runs[0] = 1.0;
     let mut hit = 0.0;

@@ -1,5 +1,6 @@
-//! The Bloomier filter: maps a key to a value, here the number of its slice. Most other keys have no value. Chazelle, Kilian, Rubinfeld,
-//! Tal: "The Bloomier Filter", 2004. The filter is built by peeling three-part hypergraphs, as in Graf, Lemire: "Xor Filters", 2020.
+//! The Bloomier filter: maps each of its keys to a value, here the number of the key's slice. For most other keys, a lookup finds no valid
+//! value. Chazelle, Kilian, Rubinfeld, Tal: "The Bloomier Filter", 2004. The filter is built by peeling three-part hypergraphs, as in Graf,
+//! Lemire: "Xor Filters", 2020.
 //!
 //! Keys cannot be added to an existing filter. When a slice closes, the filter is rebuilt from the keys of the window, so 64 bits of each
 //! key must be kept. Keys must be distinct.
@@ -32,8 +33,8 @@ impl Bloomier {
         Self { cells, seed: 0, check_bits, slice: 0, closed: VecDeque::new(), open: Buffer::default(), slice_keys }
     }
 
-    /// Returns the three cells of a key, one in each third, and a mask. For an absent key, the XOR of the mask and the cells' values is
-    /// random.
+    /// Returns the indices of a key's three cells, one in each third of the cells, and a mask. The XOR of the mask and the values of the
+    /// three cells is the slice number of a present key, and random for an absent key.
     fn places(&self, hash: u64) -> ([usize; 3], u64) {
         let mixed = (hash ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -67,8 +68,8 @@ impl Bloomier {
         }
     }
 
-    /// Repeatedly removes a key that is the only key in one of its cells. Returns the indices of the removed keys in order, each with that
-    /// cell's index.
+    /// Repeatedly removes a key that is the only key in one of its cells. Returns the index of each removed key and the index of that cell,
+    /// in the order of the removals. Removes fewer than all keys if the seed is unsuitable.
     fn peel(&self, keys: &[(u64, u64)]) -> Vec<(usize, usize)> {
         // For each cell, the number of its keys, and the XOR of their indices.
         let mut cells = vec![(0_u32, 0_u32); self.cells.len];

@@ -2,7 +2,7 @@
 
 use memmap2::MmapMut;
 
-/// Packed cells of up to 32 bits. They are in huge pages like the library's filters, so memory accesses cost the same.
+/// Packed cells of up to 32 bits. Like the library's filters, they request huge pages, so memory accesses cost the same.
 pub struct Cells {
     map: MmapMut,
     width: usize,
@@ -14,7 +14,7 @@ impl Cells {
         let map = MmapMut::map_anon(((len * width).div_ceil(64) + 1) * 8).expect("memory");
         #[cfg(target_os = "linux")]
         {
-            // Ignores errors, because small pages work, too.
+            // An error is ignored, because the cells also work in small pages.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         Self { map, width, len }
@@ -53,7 +53,8 @@ impl Cells {
 }
 
 /// Returns the `index`-th position of a key in the range `0..len`. Each position has a separate hash. Double hashing would be faster, but
-/// two keys that share two positions would then share all positions too often. In small filters, this increases rates below 1e-5 visibly.
+/// two keys that share two positions would then often share all positions. In small filters, such keys visibly increase false-positive
+/// rates that are lower than 1e-5.
 pub fn place(hash: u64, index: usize, len: usize) -> usize {
     let mixed = hash.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     scale((mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93), len)

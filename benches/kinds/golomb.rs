@@ -1,5 +1,6 @@
-//! The Golomb-compressed set: n hashes below n/p, where p is the rate, are sorted, and the differences between neighbors are stored in
-//! Golomb-Rice code. Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.
+//! The Golomb-compressed set: n keys are hashed to numbers less than n/p, where p is the false-positive rate. The hashes are sorted, and
+//! the differences between neighbors are stored in Golomb-Rice code. Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom
+//! Filters", 2007.
 //!
 //! Hashes are divided into ranges of about 32 keys. An index stores where the code of each range starts, so a lookup decodes only half of a
 //! range on average.

@@ -5,11 +5,12 @@
 //! cargo bench --no-default-features --bench kinds -- aging   # only kinds with "aging" in their name
 //! ```
 //!
-//! All kinds that keep a window do the same work: they remember the keys of a window and forget older keys at most a quarter of a window
-//! later. Each kind is sized to meet the rate even at its fullest. Kinds that cannot forget single keys are used in a ring of five
-//! generations, which forgets the oldest generation at once. The kinds that unseen does not offer are reference implementations, written
-//! for readability, so their times show orders of magnitude, not limits. Every run fails if a kind exceeds its rate, or if a kind that
-//! keeps a window forgets a key. Without `--bench`, the program only makes these checks, with fewer keys.
+//! All kinds that keep a window do the same work: they remember the keys of a window and forget a key at most a quarter of a window after
+//! it has left the window. Each kind is sized to meet the rate even just before it forgets keys, when it is as full as it gets. Kinds that
+//! cannot forget single keys are used in a ring of five generations, which forgets the oldest generation as a whole. The kinds that unseen
+//! does not offer are reference implementations, written for readability, so their times show orders of magnitude, not limits. Every run
+//! fails if a kind exceeds its rate, or if a kind that keeps a window forgets a key of the window. Without `--bench`, the program only
+//! makes these checks, with fewer keys.
 #![expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -38,7 +39,8 @@ const RATE_KEYS: usize = 200_000;
 /// Numbers of keys in a window when measuring times. A filter for the first number fits into the cache. A filter for the second number does
 /// not.
 const TIME_KEYS: [usize; 2] = [80_000, 16_000_000];
-/// Expected number of false positives when a rate is measured. It determines the number of lookups, which is at most `LOOKUPS_MAX`.
+/// Expected number of false positives when a rate is measured. The number of lookups is `WRONG` divided by the rate, but at most
+/// `LOOKUPS_MAX`.
 const WRONG: f64 = 400.0;
 const LOOKUPS_MAX: f64 = 2e7;
 
@@ -190,8 +192,8 @@ impl Hasher for Identity {
     }
 }
 
-/// Memory in bytes of a hash table that contains `keys` hashes and is four fifths full. The standard library's hash table doubles when it
-/// is full, so it takes up to twice as much.
+/// Returns the size in bytes of a hash table that contains `keys` hashes and is four fifths full. The standard library's hash table doubles
+/// its capacity when it is full, so it takes up to twice this size.
 fn buffer_bytes(keys: usize) -> usize {
     keys * 10
 }

@@ -1,4 +1,4 @@
-//! Compares the worker with the worker of another commit. Prints medians and ratios, and leaves the judgment to the reader.
+//! Compares the worker with a worker that was built from another commit. Prints medians and ratios, but no verdict.
 
 use crate::Options;
 use crate::broker::Broker;

@@ -76,7 +76,7 @@ impl Broker {
         for topic in made {
             topic.expect("the topic is created");
         }
-        // A worker does not find the topic until all its partitions have leaders.
+        // Waits until all partitions have leaders, because a worker does not find the topic before.
         self.ends(topic, partitions);
     }
 
@@ -110,8 +110,7 @@ impl Broker {
         self.runtime.block_on(self.admin.delete_topics(&names, &options)).expect("an answer");
     }
 
-    /// Returns the sum of a topic's end offsets for all written records, and the sum for committed records. Both include transaction
-    /// markers.
+    /// Returns the sum of a topic's high watermarks and the sum of its last stable offsets. Control batches increase both sums.
     pub fn ends(&self, topic: &str, partitions: i32) -> (u64, u64) {
         let ask = |client: &BaseConsumer| {
             let mut list = TopicPartitionList::new();
@@ -127,14 +126,15 @@ impl Broker {
             loop {
                 match ask(client) {
                     Ok(end) => return end,
-                    // A client that requested a new topic too early does not retry by itself.
+                    // The topic may be too new. The client does not ask for it again by itself, so the loop requests its metadata.
                     Err(error) => assert!(began.elapsed() < PATIENCE, "the broker does not return the end offsets of {topic}: {error}"),
                 }
                 std::thread::sleep(Duration::from_millis(20));
                 let _ = client.fetch_metadata(Some(topic), PATIENCE);
             }
         };
-        // Asks for the committed records first. Otherwise, their sum could be larger than the sum of the written records.
+        // Asks for the last stable offsets first. Otherwise, records that are written and committed between the two requests could make
+        // their sum larger than the sum of the high watermarks.
         let committed = end(&self.committed);
         (end(&self.uncommitted), committed)
     }

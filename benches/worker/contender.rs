@@ -48,7 +48,7 @@ pub enum Contender {
     },
 }
 
-/// Configuration of a worker. All other options have their defaults.
+/// Options of a worker that differ between rows.
 #[derive(Clone)]
 pub struct Unseen {
     pub binary: PathBuf,
@@ -68,7 +68,7 @@ pub struct Unseen {
     /// Additional configuration lines of the topic, with INPUT and OUTPUT as placeholders for topic names.
     pub lines: &'static str,
     pub kind: &'static str,
-    /// Capacity of the topic's filter. `None` makes room for all ids of the stream.
+    /// Capacity of the filter, if `kind` is `aging`. If `None`, the filter is sized for all ids of the stream.
     pub capacity: Option<usize>,
 }
 
@@ -94,11 +94,11 @@ impl Unseen {
     fn configuration(&self, job: &Job) -> String {
         let Self { key, commit, checkpoint, workers, delivery, confirm, compression, http, lines, kind, .. } = self;
         let stream = job.topic.stream;
-        // With random ids, the records' times fill the window, so each slice has its share of the ids. Otherwise, all ids may be in one
-        // slice, so each slice needs room for all of them.
+        // With random ids, the records' timestamps span the window, so each slice gets its share of the ids. With consecutive ids, all ids
+        // may be in one slice, so each slice must be sized for all ids.
         let slices = if stream.ids == Ids::Random { 1 } else { SLICES };
         let capacity = self.capacity.unwrap_or(slices * stream.distinct());
-        // Under callgrind, everything takes fifty times as long.
+        // The worker is about fifty times slower under callgrind, so it needs longer timeouts.
         let (timeout, session) = if self.callgrind.is_some() { ("60s", r#", "session.timeout.ms" = "60000""#) } else { ("10s", "") };
         let filter = format!(", capacity = {capacity}, false_positive_rate = 1e-4, confirm = {confirm}");
         format!(
@@ -219,7 +219,7 @@ impl Contender {
     }
 }
 
-/// Wraps the command in callgrind if `callgrind` has a path.
+/// Runs the command under callgrind if `callgrind` is set.
 fn under(callgrind: Option<&Path>, command: Command) -> Command {
     let Some(counts) = callgrind else { return command };
     let mut wrapped = Command::new("valgrind");

@@ -11,7 +11,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// Reads the whole output and counts it. The input has `ids` distinct ids.
+    /// Reads the whole output topic and counts its records and its distinct ids. The input has `ids` distinct ids.
     pub fn of(broker: &Broker, topic: &str, stream: &Stream, ids: usize) -> Self {
         let mut input = Input::open(&broker.address, topic, stream.partitions, Offset::Beginning, &broker.new_name("count"), true);
         let mut seen = vec![0_u64; ids.div_ceil(64)];

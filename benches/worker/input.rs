@@ -30,7 +30,7 @@ unsafe impl Send for Input {}
 
 impl Input {
     /// Reads the committed records of all partitions of a topic, starting at `start`. The client does not join `group`, but librdkafka
-    /// requires a name. With `ends`, the end of a partition is reported as a message with an error.
+    /// requires a group name. If `ends` is true, the end of a partition is reported as a message for which [`is_end`] returns true.
     pub fn open(broker: &str, topic: &str, partitions: i32, start: Offset, group: &str, ends: bool) -> Self {
         let mut client = client(broker);
         client.set("group.id", group).set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
@@ -54,7 +54,7 @@ impl Input {
         Self { queue, messages: vec![null_mut(); BATCH], consumer }
     }
 
-    /// Returns available messages. If there are none, waits up to a tenth of a second.
+    /// Returns the messages that are available. If there are none, waits up to 100 ms for one message.
     pub fn take(&mut self) -> Messages<'_> {
         for (wait, room) in [(0, BATCH), (100, 1)] {
             // SAFETY: the queue lives, and the buffer has room for `room` messages.

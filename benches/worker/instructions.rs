@@ -38,7 +38,8 @@ key = { field = "/id" }
 window = "1h"
 filter = { capacity = 1000 }"#;
 
-/// Options to measure. Every condition selects all records, and all contents stay the same, so all workers emit the same records.
+/// Options to measure. Every condition selects all records, and the fields that `on_change` compares are the same in all records of a key,
+/// so all workers emit the same records.
 const OPTIONS: &[Cost] = &[
     Cost { name: "when", lines: r#"when = { field = "/seen", equals = true }"#, ..USUAL },
     Cost { name: "a second entry for the input", lines: SECOND_ENTRY, ..USUAL },
@@ -82,7 +83,7 @@ pub fn measure(options: &Options) {
     publish(options, "instructions", &raw, &page, &[]);
 }
 
-/// Runs a worker under callgrind. Returns the instructions of each part and the total of the worker's thread.
+/// Runs a worker under callgrind. Returns the rows of the table and, separately, the instruction count of the worker's thread.
 fn counted(broker: &Broker, topic: &Topic, unseen: Unseen) -> (Vec<(&'static str, u64)>, u64) {
     let dir = TempDir::new().expect("a directory");
     let threads = by_thread(broker, topic, &dir, |counts| Contender::Unseen(Unseen { callgrind: Some(counts), ..unseen }));
@@ -100,7 +101,7 @@ fn ceiling(broker: &Broker, topic: &Topic) -> u64 {
     total(&by_thread(broker, topic, &dir, pass_on))
 }
 
-/// Runs a contender under callgrind. Returns the instructions of its threads, and the files in `dir` that contain them, largest first.
+/// Runs a contender under callgrind, which writes its counts to `dir`. Returns the same as [`threads`].
 fn by_thread(broker: &Broker, topic: &Topic, dir: &TempDir, contender: impl FnOnce(PathBuf) -> Contender) -> Vec<(u64, PathBuf)> {
     let contender = contender(dir.path().join("counts"));
     let mut run = Run::start(broker, topic, &contender);
@@ -113,8 +114,8 @@ fn total(threads: &[(u64, PathBuf)]) -> u64 {
     threads.iter().map(|(total, _)| total).sum()
 }
 
-/// Splits the instructions of the worker's thread into parts that share no function. The last part is the rest. It includes functions that
-/// the compiler has inlined.
+/// Splits the instruction count of the worker's thread into parts that do not overlap. The last part counts everything that is in no other
+/// part, such as functions that the compiler has inlined into the main loop.
 fn parts(worker: u64, inclusive: &HashMap<String, u64>) -> Vec<(&'static str, u64)> {
     let of = |name: &str| inclusive.get(name).copied().unwrap_or(0);
     let filter = |call| of(&format!("<unseen::filter::aging::Aging as unseen::filter::Filter>::{call}"));
@@ -138,7 +139,7 @@ fn parts(worker: u64, inclusive: &HashMap<String, u64>) -> Vec<(&'static str, u6
     parts
 }
 
-/// Instructions of each function, including its callees.
+/// Returns the instruction count of each function, including its callees.
 fn inclusive(counts: &Path) -> HashMap<String, u64> {
     let output = Command::new("callgrind_annotate").args(["--auto=no", "--threshold=100", "--inclusive=yes"]).arg(counts).output();
     let text = String::from_utf8(output.expect("callgrind_annotate comes with valgrind").stdout).expect("names");
@@ -149,13 +150,14 @@ fn inclusive(counts: &Path) -> HashMap<String, u64> {
         let Some((_, function)) = place.split_once(')').and_then(|(_, place)| place.split_once(':')) else { continue };
         let Ok(count) = count.replace(',', "").parse::<u64>() else { continue };
         let function = function.split(" [").next().unwrap_or(function).to_owned();
-        // A function has additional lines for code that was inlined from other files. Its largest line is its total.
+        // A function has additional lines for code that was inlined from other files. The largest count is the function's total.
         all.entry(function).and_modify(|most: &mut u64| *most = count.max(*most)).or_insert(count);
     }
     all
 }
 
-/// Instructions of each thread, and the file that contains them, largest first.
+/// Returns the instruction count of each thread and the callgrind output file that reports the count. The thread with the most instructions
+/// comes first.
 fn threads(dir: &Path) -> Vec<(u64, PathBuf)> {
     let total = |file: &Path| -> Option<u64> {
         let text = fs::read_to_string(file).ok()?;

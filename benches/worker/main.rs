@@ -1,8 +1,8 @@
 //! The cost of the worker, compared with the cost of Kafka and of other systems. `scripts/bench` documents how to run it.
 //!
-//! Each contender is a separate process and is measured from outside: the growth of its output, CPU time, memory, and disk space. Only
-//! readers without an output report their own record counts. Rounds are interleaved, so other load on the machine affects all contenders
-//! alike. Tables show the median of the rounds. After each run, the output is read and counted.
+//! Each contender is a separate process and is measured from outside: the growth of its output, CPU time, memory, and disk space. A
+//! contender that only reads has no output, so it reports the number of records that it has read. Rounds are interleaved, so other load on
+//! the machine affects all contenders alike. Tables show the median of the rounds. After each run, the output is read and counted.
 
 #![allow(clippy::cast_precision_loss, reason = "counts and times here stay far below 2^52")]
 

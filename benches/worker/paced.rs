@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Maximum number of records in flight when records are written as fast as possible.
+/// Approximate maximum number of input records in flight when records are written as fast as possible. Half of them are duplicates.
 const UNDER_WAY: u64 = 300_000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -87,10 +87,11 @@ impl Reader {
         }
     }
 
-    /// Waits until all records that the feeder has written are emitted and returns their latencies.
+    /// Waits until the worker has emitted all ids that the feeder has written, except for at most [`Feeder::allowance`] ids. Returns the
+    /// latencies of the records that [`Feeder::at_rate`] selected.
     ///
     /// # Panics
-    /// Panics if the worker emits more records than there are ids, or fewer than [`Feeder::allowance`] permits.
+    /// Panics if the worker emits more records than there are ids, or does not emit enough records within `PATIENCE`.
     pub fn latencies(&self, feeder: &Feeder, worker: &mut Process, commit: Duration) -> Latencies {
         self.wait_for(feeder.ids() - feeder.allowance(), worker);
         std::thread::sleep(commit * 2 + Duration::from_millis(200));

@@ -35,12 +35,12 @@ pub struct Bar {
     pub values: Vec<f64>,
 }
 
-/// Groups of bars side by side, each with a title and a format for its values.
+/// Draws groups of bars side by side. Each group has a title and a format for its values.
 pub fn bars(groups: &[(&str, Say)], bars: &[Bar]) -> String {
     const NAMES: f64 = 290.0;
     const GROUP: f64 = 270.0;
     const LINE: f64 = 26.0;
-    // Leaves room for a value next to the longest bar.
+    // Leaves space for a value next to the longest bar.
     const LONGEST: f64 = 180.0;
     let height = 44.0 + LINE * bars.len() as f64;
     let mut svg = head(NAMES + GROUP * groups.len() as f64, height);
@@ -68,8 +68,8 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Panels side by side, each with its lines. Both axes are logarithmic and are the same in all panels. `ticks` has the labeled values of
-/// the horizontal and of the vertical axis.
+/// Draws line charts side by side. Both axes are logarithmic and are the same in all charts. `ticks` contains the labeled values of the
+/// horizontal axis and of the vertical axis. An axis ends at its first and at its last labeled value.
 pub fn lines(panels: &[(String, Vec<Line>)], across: &str, ticks: (&[f64], &[f64]), say: Say) -> String {
     const PANEL: f64 = 250.0;
     const LEFT: f64 = 60.0;
@@ -101,7 +101,7 @@ pub fn lines(panels: &[(String, Vec<Line>)], across: &str, ticks: (&[f64], &[f64
                 put(&mut svg, format_args!(r#"<circle class="{class} dot" cx="{:.1}" cy="{:.1}" r="3.5"/>"#, x(across), y(up)));
             }
         }
-        // The names are in a legend, because lines that are close together have no room for them.
+        // The names are in a legend, because there is no space for names next to lines that are close together.
         for (place, Line { name, colour, .. }) in lines.iter().enumerate() {
             let (across, class) = (left + 8.0 + 60.0 * place as f64, colour.class());
             put(&mut svg, format_args!(r#"<circle class="{class} dot" cx="{across}" cy="{}" r="3.5"/>"#, TOP + 12.0));

@@ -26,7 +26,7 @@ impl Process {
         Self::spawn(command.stdout(file()).stderr(file()), log)
     }
 
-    /// Starts the process. Also returns a counter, which is set to each number that the process prints to stdout.
+    /// Starts the process. Also returns the last number that the process has printed to stdout, which a thread keeps up to date.
     pub fn start_counting(command: &mut Command, log: &Path) -> (Self, Arc<AtomicU64>) {
         let mut process = Self::spawn(command.stdout(Stdio::piped()).stderr(File::create(log).expect("a log")), log);
         let stdout = BufReader::new(process.child.stdout.take().expect("a pipe"));
@@ -136,7 +136,7 @@ pub fn worked(stat: &str) -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// Size of the files in a directory on disk, in bytes.
+/// Returns the disk space of the files in a directory and its subdirectories, in bytes.
 pub fn disk(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = fs::read_dir(dir) else { return 0 };

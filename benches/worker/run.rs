@@ -106,7 +106,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Stops the contender and counts its output like `finish`. Also returns the number of bytes written to disk.
+    /// Stops the contender and counts its output like `finish`. Returns the number of bytes written to disk and the number of output
+    /// records.
     pub fn count(&mut self) -> (u64, usize) {
         let stream = self.job.topic.stream;
         // Flink sometimes ignores the request to stop, so a peer is killed if it does not stop in time. The time to stop is not measured.

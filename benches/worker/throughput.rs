@@ -12,8 +12,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Default number of records: several seconds of work. The measurement starts at the first quarter of the output. By then, librdkafka has
-/// already fetched some later records, which must be few in comparison.
+/// Default number of records, enough for several seconds of work. The measurement starts after the first quarter of the output. At that
+/// time, librdkafka has already fetched records of the measured part, so the measured part must be much longer than librdkafka's queue.
 pub const RECORDS: usize = 6_000_000;
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ const HALF_SHORT: Ceilings = ["half forwarded, jemalloc, commit 100 ms", "half f
 const HALF_LONG: Ceilings = ["half forwarded, jemalloc, commit 1 s", "half forwarded, glibc, commit 1 s"];
 const ALL_LONG: Ceilings = ["all forwarded, jemalloc, commit 1 s", "all forwarded, glibc, commit 1 s"];
 
-/// Returns all rows. `binary` is the worker that the worker rows run.
+/// Returns all rows. `binary` is the worker's executable.
 pub fn rows(binary: &Path) -> Vec<Row> {
     let row = |name, contender, repeats, ceilings| Row { name, contender, repeats, ceilings, pictured: false };
     let pictured = |name, contender, ceilings| Row { pictured: true, ..row(name, contender, 50, ceilings) };
@@ -106,7 +106,8 @@ impl Row {
         if self.contender.is_peer() { cost.settled.cpu.min(cost.whole.cpu) } else { cost.settled.cpu }
     }
 
-    /// Returns the rate and the CPU time, each divided by the same figure of each measured upper bound, as text.
+    /// Returns this row's rate and CPU time relative to each of its upper bounds, as text. Returns empty text for an upper bound that was
+    /// not measured.
     fn of_ceilings(&self, own: &[Cost], rows: &[Self], costs: &[Vec<Cost>]) -> Vec<String> {
         let of = |name| {
             let (ceiling, its) = rows.iter().zip(costs).find(|(row, _)| row.name == name)?;

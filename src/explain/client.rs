@@ -52,7 +52,8 @@ pub(super) struct Scanned<'w> {
     pub(super) reach: (Offset, Offset),
 }
 
-/// Extracts the keys from the records of a topic. A record that an earlier rule of the input selects gets [`NoKey::Passes`].
+/// Extracts the keys from the records of a topic. A record that an earlier `[[topics]]` entry of the same input selects gets
+/// [`NoKey::Passes`].
 pub(super) struct Keys<'k> {
     topic: &'k Topic,
     earlier: EarlierRules<'k>,
@@ -61,7 +62,7 @@ pub(super) struct Keys<'k> {
     schemas: &'k dyn Schemas,
 }
 
-/// The committed offset of a partition, if any, with its metadata and the current id of the topic.
+/// The committed offset of a partition and its metadata, and the current topic id.
 pub(super) struct CommittedOffset {
     pub(super) offset: Option<Offset>,
     note: Note,
@@ -117,8 +118,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Returns the committed offsets, in the order of `partitions`. If a topic was recreated after the commit, its offset counts as
-    /// missing.
+    /// Returns the committed offsets, in the order of `partitions`. If the metadata of an offset contains another topic id than the current
+    /// one, the topic was recreated after the commit, so the offset counts as missing.
     pub(super) fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<CommittedOffset>, Error> {
         let names: Vec<_> = partitions.iter().map(|partition| partition.topic.as_str()).collect();
         let ids = self.view.topic_ids(&names)?;
@@ -133,7 +134,7 @@ impl<'a> Client<'a> {
         Ok(partitions.iter().zip(committed).map(of).collect())
     }
 
-    /// Returns the state for `partition` in the key space of `topic`.
+    /// Returns the inputs, committed offsets, and rules of the state of `partition` in the key space of `topic`.
     pub(super) fn state(&self, topic: &'a Topic, partition: i32) -> Result<StateView<'a>, Error> {
         let config = self.config;
         let topics = config.space_of(topic).topics;
@@ -229,8 +230,8 @@ impl<'a> Client<'a> {
         if is_whole { Ok(()) } else { Err(kafka::Error::Stopped.into()) }
     }
 
-    /// True if an input has a record at or after an offset. Transaction markers also take offsets, so a comparison with the end offset is
-    /// not enough.
+    /// True if the input has a committed record at `from` or at a higher offset. The last stable offset alone does not show this, because
+    /// control batches and aborted records also take offsets.
     pub(super) fn has_records(&self, input: &InputView<'_>, from: Offset) -> Result<bool, Error> {
         let mut has = false;
         self.read(input.topic, &input.read, from..Offset::MAX, &mut |_, _| has = true)?;

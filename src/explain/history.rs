@@ -1,8 +1,8 @@
 //! The history of a key in a changelog: its first and last insertion, the number of insertions, and the changes in the commit of the
 //! requested record.
 //!
-//! This module never does I/O, and its memory does not grow with the length of the changelog. If the group's offsets were reset, changelog
-//! records that the reset made void do not count.
+//! This module never does I/O, and its memory does not grow with the length of the changelog. If the group's offsets were reset to lower
+//! offsets, the changelog records of the input records that were then read again do not count.
 
 use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome, Span};
 use crate::dedup::{Mutation, Rules};
@@ -12,7 +12,7 @@ use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A limit on memory: the maximum number of changes to the key per changelog record, and of input records with the key per commit.
+/// The maximum number of changes to the key per changelog record, and of input records with the key per commit. Limits memory.
 pub(super) const CHANGES_MAX: usize = 4096;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -218,8 +218,8 @@ pub(super) enum Next {
 }
 
 impl<'w> History<'w> {
-    /// Creates an empty history of a changelog whose first offset is `low`. `bounds` has the committed offset of each topic incarnation.
-    /// Changelog records past these offsets are skipped.
+    /// Creates an empty history of a changelog whose first offset is `low`. `bounds` contains the committed offset of each topic
+    /// incarnation. Changelog records that cover input offsets at or above these bounds are skipped.
     pub(super) fn new(wanted: &'w Wanted, rules: &'w Rules, origin: Origin, bounds: BTreeMap<String, Offset>, low: Offset) -> Self {
         Self {
             low,
@@ -246,7 +246,8 @@ impl<'w> History<'w> {
             self.applier.epoch = self.applier.epoch.max(record.epoch);
             return Next::Continue;
         }
-        // Seeded keys are logged without a span and do not add to `starts`, so also check for fingerprints.
+        // The changelog may begin with seeded keys, which are logged without a span and do not add to `starts`. So the number of applied
+        // fingerprints is checked, too.
         let has_begun = !self.starts.is_empty() || self.applier.fingerprints > 0;
         let continues = !self.commit.spans.is_empty() && self.applier.continues(record);
         let lacks = |span: &Span<'_>| self.applier.offsets.get(span.topic).is_some_and(|&position| span.start > position);
@@ -270,14 +271,15 @@ impl<'w> History<'w> {
         }
         let same_settings = record.origin.clock == self.origin.clock;
         self.has_other_slices |= !same_settings;
-        // Slice numbers of another slice length cannot be compared. So derive the slice from the record's time, as the worker's state does.
+        // Slice numbers of different slice lengths cannot be compared. If the settings differ, derive the slice from the changelog record's
+        // time, as the worker does when it rebuilds its state.
         let slice_at = |time: Timestamp| self.rules.window.slice_at(time).filter(|_| self.rules.is_sliced());
         let slice = if same_settings { record.slice } else { record.time.and_then(slice_at) };
         let end = record.end_time.max(record.time);
         let clock = self.clock.max(slice).max(end.and_then(slice_at));
         let mut is_whole = true;
         if !continues {
-            // The first commit of a trimmed changelog may lack its first records.
+            // The first commit of a trimmed changelog may lack its first records, so it must not become the target.
             is_whole = self.low == 0 || has_begun;
             self.begin_commit(at, time, record);
         }

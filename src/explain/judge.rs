@@ -46,7 +46,8 @@ const OTHER_SETTINGS: &str = "the record was processed with another window or fi
 const OTHER_RETRACT: &str =
     "the number of retractions in the record's commit does not match the current `retract`, so `retract` may have been different";
 const NOT_WHOLE: &str = "the changelog does not have all keys that were seen at that time, so a duplicate looks like a false positive";
-const EXPIRING: &str = "the key left the window in the same commit that processed this record";
+const EXPIRING: &str =
+    "the key left the window in the commit that processed this record; it is unknown whether the record was processed before or after that";
 const RENEWALS: &str = "a filter with `refresh` does not log every renewal, so an unlogged renewal of the key may explain the drop";
 
 /// Determines the verdict on the record at index `at`. `is_whole` is true if the changelog contains every key that the state could
@@ -127,7 +128,8 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
             return Judgment { repeats: Some(Repeated::Record(at)), ..Judgment::certain(VerdictName::Duplicate, Cause::Repeat) };
         }
         Some(Before::Retracted) => Memory::Unseen,
-        // With `emit = "on_change"`, a record with different content is not a duplicate of the last emitted record.
+        // With `emit = "on_change"`, a record whose content differs from that of the last emitted record is not its duplicate, so the key
+        // counts as unseen.
         Some(Before::Commit) if target.before.seen.as_ref().is_some_and(|seen| seen.content != record.content) => Memory::Unseen,
         Some(Before::Commit) => target.before.memory(rules, clock_at(record, target, rules)),
         None => {

@@ -130,7 +130,8 @@ pub fn key(config: &Config, topic: &Topic, texts: &[&[u8]], only: Option<i32>, w
         let wanted = Wanted { fingerprints: here, record: None };
         let scanned = client.scan(&state, &changelog, &wanted)?;
         let view = View { client: &client, state: &state, changelog: &changelog, scanned: &scanned };
-        // A text can mean several keys, such as a string and a number. Explain the keys that were emitted, or else the first key.
+        // A text can mean several keys, such as a string and a number. Explain the keys that were emitted. If none was emitted, explain the
+        // first key.
         let was_emitted = |&which: &usize| scanned.history.known[which].emissions > 0;
         let mut meant: Vec<_> = (0..wanted.fingerprints.len()).filter(was_emitted).collect();
         if meant.is_empty() {
@@ -305,7 +306,8 @@ impl View<'_> {
         Ok(found)
     }
 
-    /// Fills in the verdict on a repartitioned record from the history of its key, because its offset in the repartition topic is unknown.
+    /// Fills in the verdict on a repartitioned record. The record's offset in the repartition topic is unknown, so its commit is unknown,
+    /// too, and only the history of its key can show the verdict.
     fn judge_by_key(&self, explanation: &mut Explanation, retracts: bool) -> Result<(), Error> {
         let (history, known) = (&self.scanned.history, &self.scanned.history.known[0]);
         let mut is_read = true;
@@ -323,7 +325,7 @@ impl View<'_> {
         } else {
             (Some(VerdictName::Unknown), Some(Cause::Unknown))
         };
-        // The record may not have been repartitioned at all, so no verdict is certain.
+        // The worker may have processed the record when `repartition` was not yet set, so no verdict is certain.
         explanation.certain = false;
         let between = self.state.inputs.first().map_or("", |input| &input.read.topic);
         explanation.limits.push(format!(

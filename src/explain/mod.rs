@@ -1,19 +1,20 @@
 //! Explains the verdict on a record, or the state of a key, from the changelog of a group. A record can also be explained from a capture of
 //! the topic.
 //!
-//! The state of a filter is a function of its changelog. The changelog shows which commit processed a record, whether that commit inserted
-//! the record's key, and whether an earlier commit had inserted the key. If the record was dropped as a duplicate although no commit within
-//! the window had inserted its key, the drop was a false positive.
+//! The changelog shows which commit processed a record, whether that commit inserted the record's key, and whether an earlier commit had
+//! inserted the key. If the record was dropped as a duplicate although no commit within the window had inserted its key, the drop was a
+//! false positive.
 //!
-//! This module never guesses: it reports what it cannot determine as unknown. It never joins a group or writes anything. It keeps only the
-//! history of the requested key in memory.
+//! This module never guesses: it reports a verdict or cause that it cannot determine as unknown. It never joins a group or writes to a
+//! topic. It keeps only the history of the requested key in memory.
 //!
 //! | file | content |
 //! |---|---|
 //! | `history` | the history of one key in a changelog |
 //! | `outcome` | which records of a commit were emitted |
 //! | `judge` | the cause of a verdict |
-//! | `client`, `state` | requests to the brokers, and what they return about a state |
+//! | `client` | requests to the brokers |
+//! | `state` | the committed offsets and the rules of the state that a changelog describes |
 //! | `live`, `recorded` | explanations from the brokers and from a capture |
 //! | `report`, `render` | the structure of an explanation, and its sentences |
 

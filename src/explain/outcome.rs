@@ -41,9 +41,9 @@ pub(super) enum Before {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordOutcome {
-    /// The state of the key before the record, if known.
+    /// The record was emitted. Contains the state of the key before the record, if known.
     Emitted(Option<Before>),
-    /// The state of the key before the record, if known.
+    /// The record was dropped. Contains the state of the key before the record, if known.
     Dropped(Option<Before>),
     /// The record retracted its key, even if the key was unseen.
     Retracted,
@@ -166,7 +166,7 @@ impl Occurrences {
 
 /// Returns the earliest and the latest possible slice of the clock when a record was processed.
 pub(super) fn clock_at(record: &Occurrence, target: &Target, rules: &Rules) -> (Option<Slice>, Option<Slice>) {
-    // A record's own time advances the clock before the verdict, unless that time is too far in the future.
+    // In a time window, a record's own time advances the clock before the verdict, unless the time is too far in the future.
     let own = record.time.filter(|&time| rules.is_sliced() && target.stream_time.1.is_some_and(|end| time <= end));
     (target.clock.0.max(own.and_then(|time| rules.window.slice_at(time))), target.clock.1)
 }

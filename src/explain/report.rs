@@ -71,7 +71,8 @@ pub struct ExplainedRecord {
     pub partition: i32,
     /// The offset.
     pub offset: Offset,
-    /// The timestamp in milliseconds since the epoch; null if the record does not have a timestamp.
+    /// The time that the window uses, or Kafka's timestamp if the record has no key, in milliseconds since the epoch; null if the record
+    /// has no such time.
     pub time_ms: Option<Timestamp>,
 }
 

@@ -27,8 +27,9 @@ pub(super) struct StateView<'c> {
 }
 
 impl<'c> StateView<'c> {
-    /// Returns the committed offset of each topic incarnation that has one. Changelog records past these offsets do not count. Such records
-    /// were committed after the offsets were requested, or an offset reset made the records void.
+    /// Returns the committed offset of each topic incarnation that has one. A changelog record does not count if it covers input offsets at
+    /// or above a committed offset. Such a record was committed after the committed offsets were requested, or an offset reset made it
+    /// void, or, with `at_least_once`, its offsets were never committed.
     pub(super) fn bounds(&self) -> BTreeMap<String, Offset> {
         self.inputs.iter().filter_map(|input| Some((input.log.clone(), input.committed?))).collect()
     }

@@ -28,11 +28,11 @@ pub struct Test {
     pub name: String,
     /// The input topic of the records. Optional if the configuration has only one topic.
     pub topic: Option<String>,
-    /// The number of partitions of each topic. Their filters share the topic's capacity.
+    /// The number of partitions of each topic. The filters of a topic's partitions share the topic's capacity.
     #[serde(default = "one")]
     pub partitions: u32,
-    /// The time when the records are read. Records that are too far ahead of this time do not move the window. By default, each record is
-    /// read at its own time.
+    /// The time when the records are read. Records whose times exceed this time by more than `max_future` do not move the window. By
+    /// default, each record is read at its own time.
     pub read_at: Option<String>,
     #[serde(default)]
     pub records: Vec<TestRecord>,
@@ -53,7 +53,7 @@ pub struct Recording {
     pub path: PathBuf,
     #[serde(default)]
     pub format: Format,
-    /// For ndjson, the JSON pointer to a record's time, or `none` if the records should have no time.
+    /// For ndjson, the JSON Pointer to a record's time. In any format, `none` if the records may have no times.
     pub time: Option<String>,
 }
 

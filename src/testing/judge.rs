@@ -1,6 +1,7 @@
 //! Evaluation of test records, one by one.
 //!
-//! Keeps the states of all key spaces. As in a worker, topics of a space share its state. This module never evaluates records out of order.
+//! Keeps a state for each partition of each key space. As in a worker, all topics of a space share these states. This module never
+//! evaluates records out of order.
 
 use super::{ActualOutcome, FAILS, TestRecord};
 use crate::config::Config;
@@ -138,7 +139,7 @@ impl State {
                 self.emitted.insert(key, (place, fingerprint));
                 before.map(|(before, last)| {
                     if last == fingerprint {
-                        format!("record {before} had this key, but the key has left the window")
+                        format!("record {before} had this key, but the key has left the window or the filter has forgotten the key")
                     } else {
                         format!("its content differs from the content of record {before}, the last emitted record with this key")
                     }

@@ -15,7 +15,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Starts a worker with this limit of file descriptors.
+    /// Starts a worker that may open at most `descriptors` file descriptors.
     fn start(setup: &Setup, descriptors: u32) -> Self {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut run = Command::new("sh");

@@ -118,7 +118,7 @@ fn replay_describes_all_entries_of_an_input() {
     let summary = replayed(&(text.clone() + &second.replace("late = \"drop\"", "on_duplicate = { topic = \"again\" }")));
     assert!(!summary.contains(", dropped") && summary.contains("duplicates  1\n"), "{summary}");
 
-    // The record times are now in seconds. Only the second entry gets a warning, because the window of the first does not depend on times.
+    // The record times are now in seconds. Only the second entry gets a warning, because the first entry has a window by count.
     fs::write(&input, lines.replace("9000000000", "1700000000")).unwrap();
     let by_count =
         text.replace("window = \"1h\"", "window = { keys = 100 }").replace("capacity = 1000, confirm = true", "kind = \"exact\"");

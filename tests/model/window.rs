@@ -13,9 +13,9 @@ pub struct Model {
     pub stream_time: Option<i64>,
     /// The number of keys in the current slice of a window by count, and the number of that slice.
     counted: (u64, i64),
-    /// The slice of the last insertion of each key, or `None` for keys that were inserted before any time was known.
+    /// The slice of the last insertion or renewal of each key, or `None` for keys that were inserted before any time was known.
     pub keys: HashMap<u64, Option<i64>>,
-    /// The content of each key, if changes are emitted.
+    /// The content of the last emitted record with each key.
     contents: HashMap<u64, u64>,
 }
 
@@ -65,7 +65,7 @@ impl Model {
         self.keys.insert(number, self.slice());
     }
 
-    /// `content` is the content of the record if changes are emitted, otherwise 0.
+    /// Evaluates a record. `content` is the content of the record with [`Emit::OnChange`](unseen::dedup::Emit::OnChange), otherwise 0.
     pub fn judge(&mut self, number: u64, content: u64, time: Option<i64>, max_timestamp: i64) -> Verdict {
         self.pass(time, max_timestamp);
         if self.remembers(number) && self.contents[&number] == content {

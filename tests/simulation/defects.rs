@@ -54,12 +54,12 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "warm_up_starts_too_late", does: "starts a warm-up at the offset that one state needs, although the state of another entry needs earlier records", seeds: 400 },
 ];
 
-/// Returns the name as a static string. The table lacks the defects that have their own plans.
+/// Returns the name as a static string. Leaks a name that is not in the table, because a defect with its own plan has no row.
 pub fn find(name: &str) -> &'static str {
     DEFECTS.iter().find(|defect| defect.name == name).map_or_else(|| &*Box::leak(name.to_owned().into_boxed_str()), |defect| defect.name)
 }
 
-/// Hides the panics of plans with a defect, which are expected.
+/// Suppresses the panic messages of plans with a defect, because these plans are expected to fail.
 fn expect_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -87,7 +87,7 @@ impl Defect {
     }
 }
 
-/// Looks for these defects on all cores. Prints a table and panics if a defect is not detected.
+/// Looks for these defects on all cores. Prints a table of the detected defects. Panics if a defect is not detected.
 fn notice_all(defects: &[&Defect]) {
     expect_panics();
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

@@ -75,8 +75,8 @@ fn shrink(plan: &Plan, defect: Option<&'static str>) -> Plan {
 /// one thread wakes the next.
 const PLANS_PER_CORE: usize = 4;
 
-/// Pins the calling thread and its future child threads to one core. Waking a thread on another core would take longer than most threads
-/// run before they hand over.
+/// Pins the calling thread and its future child threads to one core. Only one thread of a plan runs at a time, usually for less time than
+/// it takes to wake a thread on another core.
 fn stay_on(core: usize) {
     let mut cores = CpuSet::new();
     cores.set(core);

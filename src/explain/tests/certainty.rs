@@ -52,7 +52,7 @@ fn a_retraction_that_did_not_happen_is_uncertain() {
             let (judgment, places) = live.judge(&judged, 0).unwrap().unwrap();
             assert!(!judgment.is_certain, "{arrivals:?}: {judgment:?}");
             assert!(judgment.limit.is_some());
-            // All other explanations of that commit are uncertain too.
+            // The explanations of all other records with the key in the commit are uncertain, too.
             for other in live.judged.iter().filter(|other| places.contains(&(other.topic, other.offset))) {
                 assert!(!live.judge(other, 0).unwrap().unwrap().0.is_certain, "{arrivals:?}: {other:?}");
             }

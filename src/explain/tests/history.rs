@@ -89,7 +89,7 @@ fn history_with_unlogged_offsets_is_incomplete() {
     assert!(is_whole(&log, &[("a", read(10, None)), ("b", read(0, None))]), "topic b was not read");
     assert!(!is_whole(&log, &[("a", read(10, None)), ("b", read(5, Some(10_000)))]), "topic b was read but not logged");
     assert!(!is_whole(&log, &[("a", read(10, None)), ("b", Reading { first: None, ..read(5, None) })]));
-    // One window later, unlogged records that have left the window no longer matter.
+    // Stream time is now 12,000 ms, and the window is 1,000 ms long. Unlogged records from stream time 10,000 ms no longer matter.
     logged(&mut log, 1, &[a(10, 20)], 2, 12_000);
     assert!(!is_whole(&log, &[("a", read(20, None)), ("b", read(5, Some(11_000)))]));
     assert!(is_whole(&log, &[("a", read(20, None)), ("b", read(5, Some(10_000)))]));

@@ -183,8 +183,8 @@ impl Live {
         (0..2).map(reading).collect()
     }
 
-    /// Determines the verdict on a record from the changelog starting at `low`. Returns `None` if the changelog has no commit with the
-    /// record. Also returns the positions of the commit's records with the same key.
+    /// Determines the verdict on a record by reading the changelog from offset `low`. Also returns the places of all records with the same
+    /// key in the record's commit. Returns `None` if this part of the changelog does not contain the record's commit.
     fn judge(&self, judged: &Judged, low: usize) -> Result<Option<(Judgment, Vec<Place>)>, TestCaseError> {
         let rules = *self.dedup.rules();
         let wanted_key = rules.emit.key_of(fingerprint(&rules, judged.number, true));
@@ -216,7 +216,8 @@ impl Live {
         Ok(Some((judge(outcome, at, &occurrences, target, is_whole, &rules), places)))
     }
 
-    /// Explains a record from the changelog starting at `low`. Returns true if the explanation is certain.
+    /// Explains a record by reading the changelog from offset `low`, and checks the explanation against the actual verdict. Returns true if
+    /// the explanation is certain.
     fn explain(&self, judged: &Judged, low: usize) -> Result<bool, TestCaseError> {
         let rules = *self.dedup.rules();
         let Some((judgment, places)) = self.judge(judged, low)? else { return Ok(false) };
@@ -251,7 +252,7 @@ impl Live {
         Ok(true)
     }
 
-    /// Explains all records. Returns the number of certain explanations.
+    /// Explains and checks all records like [`Self::explain`]. Returns the number of certain explanations.
     fn explain_all(&self, low: usize) -> Result<usize, TestCaseError> {
         self.judged.iter().try_fold(0, |certain, judged| Ok(certain + usize::from(self.explain(judged, low)?)))
     }

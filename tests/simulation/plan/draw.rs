@@ -6,8 +6,8 @@ use crate::options::{Change, EVENT_TIMES, Memory, ON_CHANGE, Options, RULES, WHE
 use crate::table;
 use crate::truth::ServerFilter;
 
-/// The numbers of the faults that a plan draws most often. Half of the plans have no favorites. A defect that needs a few kinds of faults
-/// in the right order is rarely found if a plan draws all kinds equally often.
+/// The numbers of the faults that a plan draws most often. A defect that needs a few kinds of faults in the right order is rarely found if
+/// a plan draws all kinds equally often. Half of the plans have no favorites.
 struct Favorites(Vec<usize>);
 
 impl Favorites {
@@ -92,8 +92,8 @@ impl Plan {
             plan.steps.retain(|step| !matches!(step.fault, Fault::Change(change) if needs_it(change)));
         }
         if plan.has(&Fault::Change(Change::When)) {
-            // After a change of `emit`, the worker evaluates all records again. The worker would apply the current `when` to records that
-            // an earlier `when` has selected.
+            // After a change of `emit`, the worker evaluates all records again and applies the current `when` to all of them. The model
+            // applies the `when` of the time when the worker first read the record, so a plan must not change both options.
             plan.steps.retain(|step| step.fault != Fault::Change(Change::Emit));
         }
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
@@ -103,8 +103,8 @@ impl Plan {
         if random.below(4) == 0 {
             plan.clocks_ms = std::array::from_fn(|_| pick(&mut random, &[0, -10_000_000, -60_000, 500, 60_000, 10_000_000]));
         }
-        // Brokers are slow only if there is a changelog. Without a changelog, the worker must write some decided records in a single
-        // transaction, which slow brokers may not complete in time.
+        // `record_ms` slows down only transactions, so it has no effect without `exactly_once`. It also requires a changelog: without a
+        // changelog, the worker must write some decided records in a single transaction, which slow brokers may not complete in time.
         let is_atomic = plan.options.has("delivery = \"exactly_once\"") && plan.options.has("state.changelog = true");
         if is_atomic && plan.transaction_records > 300 && random.below(8) == 0 {
             // Brokers must be faster if they have more records to write. Each entry of an input writes its own first changelog records, and
@@ -112,14 +112,14 @@ impl Plan {
             // that killed processes have sent.
             let writes_more = plan.options.has(RULES) && plan.options.has("records that the output refuses") || !favorites.0.is_empty();
             plan.record_ms = pick(&mut random, &[20, 50]).min(if writes_more { 20 } else { 50 });
-            // Several workers write their first changelog records at the same time. If brokers need longer than the timeout for these
-            // records, no transaction can be committed.
+            // Several workers write their first changelog records at the same time. If brokers need longer than the transaction timeout for
+            // these records, no transaction can be committed.
             plan.transaction_ms = 2_000;
         }
         if random.below(20) == 0 {
             plan.partitions = pick(&mut random, &[50, 100]);
-            // A transaction over all partitions takes up to a few seconds. Restoring all partitions takes even longer. During both, the
-            // worker does not poll, so it needs the default `max.poll.interval.ms`.
+            // A transaction over all partitions takes up to a few seconds. Restoring all partitions takes even longer. The worker polls
+            // during neither, so it needs the default `max.poll.interval.ms`.
             (plan.transaction_ms, plan.max_poll_ms) = (10_000, None);
         }
         // Plans with many partitions have no server, because its queries would take most of the time. Plans that delete the changelog have
@@ -198,7 +198,8 @@ impl Fault {
             // The verdict on a record depends on the entries and their `when` at the time when the worker first reads the record. So the
             // test must know which records the worker read before the change.
             Change::When | Change::Rules => has_changelog && plan.options.is_ordered(),
-            // All records that were read are evaluated again, with the new `emit`.
+            // The worker evaluates all records that it has read again, with the new `emit`. So it must be allowed to rebuild its state, and
+            // no key may have expired.
             Change::Emit => has_changelog && has(ON_CHANGE) && has("cold_start = \"rebuild\"") && !plan.options.rotates(),
         };
         loop {

@@ -43,8 +43,8 @@ pub enum Fault {
         entry: usize,
         killed: bool,
     },
-    /// The process is killed, and an older copy replaces its disk. The previous fault of this kind made this copy. The first fault of this
-    /// kind only makes a copy.
+    /// The process is killed, and its disk is copied. Then the copy that the previous fault of this kind made replaces the disk. The first
+    /// fault of this kind replaces nothing.
     OldDisk,
     FullDisk {
         ms: u64,
@@ -70,11 +70,12 @@ pub enum Fault {
     /// A process restarts. While it restores its partitions, a former group coordinator wakes up and answers with outdated offsets. Random
     /// plans do not contain this fault.
     FormerCoordinator,
-    /// All processes stop, and the input is deleted and recreated.
+    /// The group reads everything, and all processes stop. Then the input is deleted and recreated.
     RecreateInput,
-    /// The input is deleted and recreated, and the processes start without their disks.
+    /// Like `RecreateInput`, but all disks are deleted, too.
     RecreateInputAndDisks,
-    /// All processes stop, and the group's offset of a partition is set past the end of its log, as if the log had been truncated.
+    /// The group reads everything, and all processes stop. Then the group's offset of a partition is set to a higher offset than the end of
+    /// the log, as if the log had been truncated.
     ShortLog {
         partition: i32,
     },
@@ -115,9 +116,9 @@ pub enum Fault {
         partition: i32,
         ms: u64,
     },
-    /// Two other producers each write some records of the input in a transaction, with records of the stream in between. Both transactions
-    /// end later. If `committed` is true, the first is committed and the second is aborted. Otherwise, the first is aborted and the second
-    /// is committed.
+    /// Two other producers each write some records to the input in a transaction. The stream continues before the two transactions end. If
+    /// `committed` is true, the first transaction is committed and the second is aborted. Otherwise, the first is aborted and the second is
+    /// committed.
     MixedTransaction {
         partition: i32,
         ms: u64,
@@ -134,7 +135,7 @@ pub enum Fault {
         count: u32,
         ms: u64,
     },
-    /// The transaction coordinators expire the transactional ids without an open transaction.
+    /// The group reads everything. Then the transaction coordinators expire all transactional ids that have no open transaction.
     ExpireTransactionalIds,
     /// All leaders and coordinators move to other brokers.
     MoveAll {

@@ -140,7 +140,7 @@ impl Plan {
                 {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                // Keys of records after the new offset are emitted again, as with a group that has lost its offsets.
+                // The group reads the records from the new offset again and emits their keys again, like a group that has lost its offsets.
                 Fault::ResetOffset { .. } => "the group's offsets are lost, without a changelog",
                 Fault::LoseOffsets if has("repartition = true") => "the group's offsets are lost, with repartition",
                 Fault::LoseOffsets if lacks_changelog => "the group's offsets are lost, without a changelog",

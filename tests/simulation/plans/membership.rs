@@ -35,14 +35,15 @@ fn output_is_exact_if_static_members_restart_one_by_one() {
     check(&plan(&[STATIC], steps));
 }
 
-/// A member is frozen while it is assigned partitions. When it wakes up, another member owns them and has written to their changelog. If
-/// the frozen member did not have to prove its membership, it would claim a later epoch, and servers would skip the new owner's records.
+/// A member is frozen while it is assigned partitions. When it wakes up, another member owns the partitions and has written to their
+/// changelog. If the frozen member did not have to prove its membership, it would write a higher epoch to the changelog, and servers would
+/// skip the new owner's records.
 #[test]
 fn replaced_member_does_not_outrank_its_successor() {
     let stop = |point: &str| Fault::StopAt { point: point.to_owned(), count: 1, ms: 3_500 };
-    // The other records arrive after the frozen member has woken up.
+    // The remaining records of the stream arrive after the frozen member has woken up.
     let pause = Step { delay_ms: 3_200, ..step(120, Fault::StepClock { ms: 0 }) };
-    // After the offsets are lost, the member cannot prove its membership by committing an offset again.
+    // In the second case, the offsets are lost, so the member has no committed offset that it could commit again as a proof of membership.
     for (begin, point) in [(Fault::Kill, "assign.committed"), (Fault::LoseOffsets, "restore.offsets")] {
         let steps = [step(60, begin), at_once(60, stop(point)), step(62, Fault::Join), pause.clone()];
         let mut plan = plan(&[STATIC, COVERS_ALL, "delivery = \"at_least_once\"", "kind = \"exact\""], steps);

@@ -5,15 +5,15 @@ use crate::plan::{Fault, Plan, Step};
 use crate::truth::ServerFilter;
 use crate::{Outcome, run};
 
-/// The changelog was trimmed past the checkpoint. After the group has lost its offsets, only the changelog shows how far the group has
-/// read.
+/// The remaining changelog records are newer than the checkpoint. After the group has lost its offsets, only the changelog shows how far
+/// the group has read.
 #[test]
 fn a_state_older_than_the_changelog_is_rebuilt_without_offsets() {
     let steps = [step(0, Fault::OldDisk), step(250, Fault::LoseOffsets), at_once(250, Fault::OldDisk)];
     check(&plan(&[STATIC, NO_COLD_START], steps));
 }
 
-/// `latest` determines where a group starts, and not where it resumes after it has lost its offsets.
+/// `start = "latest"` determines where a group starts, and not where it resumes after it has lost its offsets.
 #[test]
 fn group_that_lost_its_offsets_does_not_start_over() {
     let steps = [
@@ -38,8 +38,8 @@ fn log_that_ends_before_the_groups_offset_is_continued_at_its_end() {
     check(&plan(&[STATIC, "on_truncation = \"continue\""], steps));
 }
 
-/// A new leader that does not know the high watermark yet reports the end of its partition too early. Random plans seldom have a warm-up at
-/// that moment, so this test also checks that the simulation detects a worker that believes the leader.
+/// A new leader that does not know the high watermark yet reports an end offset that is too low. Random plans seldom have a warm-up at that
+/// moment, so this test also checks that the simulation detects a worker that ends a warm-up at this offset.
 #[test]
 fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
     let options = [STATIC, COVERS_ALL, WITHOUT_CHANGELOG, "kind = \"exact\"", "a space that topics share"];

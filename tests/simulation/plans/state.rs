@@ -81,23 +81,23 @@ fn a_rebuild_that_ends_in_a_warm_up_keeps_expired_keys() {
     check(&parse(include_str!("../seeds/expired_keys_needed_by_warm_up.txt")));
 }
 
-/// A rebuild skips changelog records past the committed offset. After them, another member with an older checkpoint has logged its warm-up,
-/// which must not count as a reset.
+/// A rebuild skips changelog records of input offsets that were not committed. After these records, another member with an older checkpoint
+/// has logged its warm-up, which must not count as a reset.
 #[test]
 fn a_warm_up_after_skipped_records_keeps_the_checkpoint() {
     check(&parse(include_str!("../seeds/skipped_before_warm_up.txt")));
     check(&parse(include_str!("../seeds/skipped_before_warm_up_at_least_once.txt")));
 }
 
-/// With `at_least_once`, a crash leaves a changelog record whose offset was not committed. The next changelog record starts below it, as
-/// after a reset of the offsets. The checkpoint is older than both records, so it must be kept.
+/// With `at_least_once`, a crash leaves a changelog record whose input offsets were not committed. The next changelog record covers some of
+/// these offsets again, as after a reset of the offsets. The checkpoint is older than both records, so it must be kept.
 #[test]
 fn a_crash_between_changelog_and_offsets_keeps_the_checkpoint() {
     check(&parse(include_str!("../seeds/crash_after_changelog_record.txt")));
 }
 
-/// The changelog is trimmed as soon as a commit makes old records unnecessary, although a server cannot read the records of that commit
-/// before the broker has written the transaction's markers.
+/// The worker trims the changelog as soon as a commit makes old records unnecessary. A server that loads the changelog at that moment
+/// cannot read the records of that commit until the broker has written the transaction's control batches.
 #[test]
 fn a_server_that_loads_a_changelog_trimmed_before_its_markers_knows_all_keys() {
     check(&parse(include_str!("../seeds/trimmed_before_markers.txt")));

@@ -16,7 +16,8 @@ fn output_is_exact_if_steps_of_transactions_and_checkpoints_fail() {
     }
 }
 
-/// After an abort, the worker reads decided records together with many new records. It must write the decided records first.
+/// After an abort, the worker reads records with known verdicts again, together with many new records. It must write the records with known
+/// verdicts first.
 #[test]
 fn decided_records_are_emitted_before_new_ones_after_an_abort() {
     let steps = [

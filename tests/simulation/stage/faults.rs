@@ -73,7 +73,7 @@ impl Stage<'_> {
         if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
     }
 
-    /// Makes former leaders of the input answer while a process restores its partitions. They report where their logs ended before the
+    /// Makes former leaders of the input answer while a process restores its partitions. They report the ends of their logs from before the
     /// group read more records.
     pub(super) fn ask_former_leader(&mut self, number: usize) {
         let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
@@ -86,8 +86,8 @@ impl Stage<'_> {
         self.start(number);
     }
 
-    /// Makes a former group coordinator answer while a process restores its partitions. It reports the offsets from before the group
-    /// committed more records.
+    /// Makes a former group coordinator answer while a process restores its partitions. The coordinator reports committed offsets from
+    /// before the group committed more records.
     pub(super) fn ask_former_coordinator(&mut self, number: usize) {
         let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
         self.simulation.answer_from_former_coordinator(GROUP, after, time);
@@ -132,7 +132,8 @@ impl Stage<'_> {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input");
     }
 
-    /// Aborts a transaction in each partition of the input. Then expires all records, so the log start offset is past the group's offset.
+    /// Aborts a transaction in each partition of the input. Then expires all records, so the log start offset is higher than the group's
+    /// committed offset.
     pub(super) fn expire_input(&mut self) {
         for partition in 0..self.partitions() {
             let (of, read) = (at("in", partition), self.read_whole(partition));
@@ -174,8 +175,8 @@ impl Stage<'_> {
         self.simulation.end_transaction(producer, &of, false);
     }
 
-    /// Writes two transactions of other producers, with records of the stream before, between, and after their records. The transactions
-    /// end later, the second one first.
+    /// Writes two transactions of other producers. Records of the stream are appended before, between, and after the transactions' records.
+    /// Both transactions end later, and the second transaction ends first.
     pub(super) fn mix_transaction(&mut self, partition: i32, ms: u64, committed: bool) {
         let of = at("in", partition);
         for (part, is_commit) in [(1, committed), (2, !committed)] {
@@ -190,7 +191,7 @@ impl Stage<'_> {
     }
 
     /// Waits until the group has read everything and no client can still be retrying a request. Then expires the transactional ids. If an
-    /// id expired earlier, its producer could not find out whether its last transaction was committed.
+    /// id expired during a retry, its producer could not find out whether its last transaction was committed.
     pub(super) fn expire_transactional_ids(&mut self) {
         self.wait_until_read();
         self.simulation.sleep(Duration::from_secs(20));
@@ -213,8 +214,8 @@ impl Stage<'_> {
         self.while_all_are_down(|stage| topics.iter().for_each(|topic| stage.simulation.delete_topic(topic)));
     }
 
-    /// Waits until everything is read, then resets the group's offset. Keys of records after the new offset must then be emitted again.
-    /// Exceptions are keys of earlier records and keys of records that the output rejects, because these keys count as seen.
+    /// Waits until everything is read, then resets the group's offset. The keys of all records from the new offset must then be emitted
+    /// again, except for keys that also occur in earlier records or in records that the output rejects, because these keys count as seen.
     pub(super) fn reset_offset(&mut self, of: &TopicPartition, back: Offset) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its offset is reset");
         self.while_all_are_down(|stage| {

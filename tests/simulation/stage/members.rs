@@ -139,7 +139,7 @@ impl Stage<'_> {
         self.end_of(life);
     }
 
-    /// Returns how a process has ended. A panic fails the plan.
+    /// Counts a kill and returns how the process has ended. Panics if the process has panicked.
     pub(super) fn end_of(&mut self, life: &Life) -> String {
         match life.process.take_outcome() {
             Some(Ended::Panicked(message)) => panic!("a process panicked: {message}"),

@@ -60,7 +60,7 @@ struct Stage<'p> {
     condition_changes: Vec<Vec<usize>>,
     /// Like `condition_changes`, for changes of `emit`.
     emit_changes: Vec<Vec<usize>>,
-    /// Like `condition_changes`, for the removal and the return of the first of two entries.
+    /// Like `condition_changes`, for each time that the first of the input's two `[[topics]]` entries is removed or added back.
     rule_changes: Vec<Vec<usize>>,
     kills: u64,
     other: bool,
@@ -216,7 +216,7 @@ impl<'p> Stage<'p> {
         }
     }
 
-    /// Starts the group with two members that are killed after some calls.
+    /// Starts the group with two members. Each member is killed after its number of calls in `begin_kills`.
     fn begin(&mut self) {
         let Some(calls) = self.plan.begin_kills else { return };
         for (number, calls) in calls.into_iter().enumerate() {
