@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const READ_MAX: usize = 1000;
 
-/// The number of polls with a fetch error, without a record in between, after which [`ChangelogReader::read`] returns [`ReadEnd::Failed`].
+/// The number of polls with a fetch error after which [`ChangelogReader::read`] returns [`ReadEnd::Failed`]. Each record resets the count.
 const READ_ERRORS_MAX: u32 = 10;
 
 /// The longest wait for records in one poll, and the pause after an error. A stop request is noticed within this time.
@@ -26,7 +26,7 @@ pub struct Logged<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// The reader has reached the end, `take` has returned false, or `stop` has returned true.
+    /// [`ChangelogReader::read`] has read up to `end`, `take` has returned false, or `stop` has returned true.
     Reached,
     /// The position is no longer in the log, because the log was trimmed or the topic was recreated.
     Trimmed,
@@ -41,7 +41,7 @@ pub trait ChangelogReader {
     /// Returns the log start offset and the last stable offset, or `None` if the changelog has an open transaction. Errors can be retried.
     fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error>;
     /// Passes the committed records from offset `from` up to offset `end` (exclusive) to `take`, in order. Stops early if `take` returns
-    /// false or `stop` returns true. `take` can also get records past `end`.
+    /// false or `stop` returns true. Does not stop exactly at `end`, so `take` may also get later records.
     fn read<E: From<Error>>(
         &self,
         changelog: &TopicPartition,
@@ -54,7 +54,7 @@ pub trait ChangelogReader {
         tail.start(changelog, from)?;
         while read.is_none() && !stop() {
             tail.poll(READ_MAX, READ_WAIT, &mut |_, _, event| {
-                // Records after an error may follow a gap, because librdkafka skips corrupt batches.
+                // Records after an error may follow a gap, because librdkafka skips corrupt batches. So ignore them and restart at `next`.
                 if read.is_some() || has_failed {
                     return;
                 }

@@ -167,8 +167,8 @@ pub trait Consumer {
     /// Returns the high watermark of a partition as of its last fetch, or `None` before its first fetch.
     fn end(&self, partition: &TopicPartition) -> Option<Offset>;
     /// Returns, for each partition, the offset after the last record that the consumer has read, including control records. The offset is
-    /// `None` from a seek until the first record, and from a fetch error until the seek. It is always `None` if the consumer reports
-    /// [`Batch::ends`], because librdkafka counts the end of a partition as a record.
+    /// `None` from an assignment or a seek until the first record, and from a fetch error until the seek. It is always `None` if the
+    /// consumer reports [`Batch::ends`], because librdkafka counts the end of a partition as a record.
     fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
     /// Returns the last stable offset of a partition. Waits for at most a second.
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error>;
@@ -201,7 +201,7 @@ pub trait Consumer {
 
 pub struct ProducerOptions<'a> {
     pub transactional_id: &'a str,
-    /// The number of input partitions. It determines `linger.ms`.
+    /// The number of input partitions. With exactly-once delivery, more partitions result in a longer `linger.ms`.
     pub partitions: u32,
     pub batch_bytes: usize,
     pub one_record_per_batch: bool,
@@ -217,8 +217,8 @@ pub enum OutgoingTime {
 }
 
 pub trait HeaderChanges {
-    /// The indexes of the headers to remove, counted before any other change. An index removes a single header, even if other headers have
-    /// the same name.
+    /// The indexes of the headers to remove, in the header list before any change. An index removes a single header, even if other headers
+    /// have the same name.
     fn removed_positions(&self) -> Range<usize> {
         0..0
     }
@@ -276,8 +276,8 @@ pub trait ProducerClient<B: Broker> {
     /// Commits the transaction. All records must have been flushed.
     fn commit_transaction(&self, timeout: Duration) -> Result<(), ClientError>;
     fn abort_transaction(&self, timeout: Duration) -> Result<(), ClientError>;
-    /// Takes the failures reported since the last call, at most 10,000. A record that failed only because of another record is left out,
-    /// unless its failure was reported first.
+    /// Takes the failures reported since the last call, at most 10,000. Leaves out records that failed only because another record failed,
+    /// unless such a failure was the first one reported since the last call.
     fn take_failures(&self) -> Vec<DeliveryFailure>;
     /// Takes the offsets of changelog records (tag 0) written since the last call, in order.
     fn take_written(&self) -> BTreeMap<TopicPartition, Vec<Offset>>;
@@ -290,7 +290,7 @@ pub trait ProducerClient<B: Broker> {
 pub struct Cluster {
     /// The partition counts of the configured topics that exist, and of the internal topics.
     pub partitions: BTreeMap<String, u32>,
-    /// The maximum batch size in bytes that every output accepts.
+    /// The largest batch size in bytes that all outputs accept, but at most 1,000,000.
     pub batch_bytes: usize,
     pub warnings: Vec<String>,
 }

@@ -114,7 +114,8 @@ impl Source {
             }
             self.consumer().context().error(KafkaError::Global(code), &reason);
             if is_out_of_range(code) {
-                // After a corrupt batch, the offset may be garbage, so an earlier error in the partition takes precedence.
+                // After a corrupt batch, librdkafka may fetch at a meaningless offset. So ignore an out-of-range error that follows another
+                // error of the partition.
                 *out_of_range |= !follows_error;
                 return false;
             }
