@@ -38,7 +38,8 @@ pub enum ReadEnd {
 pub trait ChangelogReader {
     type Tail: ChangelogTail;
     fn tail(&self) -> &Self::Tail;
-    /// Returns the log start offset and the last stable offset, or `None` if the changelog has an open transaction. Errors can be retried.
+    /// Returns the log start offset and the last stable offset, or `None` if the changelog has an open transaction. A failed call can be
+    /// retried.
     fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error>;
     /// Passes the committed records from offset `from` up to offset `end` (exclusive) to `take`, in order. Stops early if `take` returns
     /// false or `stop` returns true. Does not stop exactly at `end`, so `take` may also get later records.
@@ -85,7 +86,7 @@ pub trait ChangelogReader {
         read.unwrap_or(Ok(ReadEnd::Reached))
     }
     fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
-    /// Returns the id of an existing topic, or `None` if the brokers do not report ids. Errors can be retried.
+    /// Returns the id of an existing topic, or `None` if the brokers do not report ids. A failed call can be retried.
     fn topic_id(&self, topic: &str) -> Result<Option<String>, Error>;
 }
 
@@ -111,13 +112,13 @@ pub trait ChangelogTail {
 }
 
 pub trait ChangelogEnds {
-    /// Returns the number of partitions, or 0 if the topic does not exist. Errors can be retried.
+    /// Returns the number of partitions, or 0 if the topic does not exist. A failed call can be retried.
     fn partitions(&self, topic: &str) -> Result<u32, Error>;
     /// Returns the ids of the topics, by name. The map is empty if the request fails, if one of the topics does not exist, or if the
     /// brokers do not report ids.
     fn ids(&self, topics: &[&str]) -> BTreeMap<String, String>;
-    /// Returns the log start offset and the last stable offset. Errors can be retried.
+    /// Returns the log start offset and the last stable offset. A failed call can be retried.
     fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error>;
-    /// Returns the high watermark, which is past the records of open transactions. Errors can be retried.
+    /// Returns the high watermark, which is past the records of open transactions. A failed call can be retried.
     fn high_watermark(&self, partition: &TopicPartition, timeout: Duration) -> Result<Offset, Error>;
 }

@@ -180,15 +180,15 @@ pub trait Consumer {
     fn pause(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     /// Returns the group's committed offsets, in the order of `partitions`. Waits until no open transaction contains an offset of these
-    /// partitions or until the request times out. Errors can be retried.
+    /// partitions or until the request times out. A failed call can be retried.
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error>;
-    /// Returns the log start offset and the last stable offset. Errors can be retried.
+    /// Returns the log start offset and the last stable offset. A failed call can be retried.
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error>;
-    /// Returns the ids of topics by name. The map is empty if the brokers are older than Kafka 2.8, which introduced topic ids. Errors can
-    /// be retried.
+    /// Returns the ids of topics by name. The map is empty if the brokers are older than Kafka 2.8, which introduced topic ids. A failed
+    /// call can be retried.
     fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error>;
-    /// Returns the offset of the first record with a timestamp of `time` or later, or `None` if all timestamps are earlier. Errors can be
-    /// retried.
+    /// Returns the offset of the first record with a timestamp of `time` or later, or `None` if all timestamps are earlier. A failed call
+    /// can be retried.
     fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error>;
     fn membership(&self) -> Option<Self::Membership>;
     /// Returns the group's generation, or `None` if this consumer is not currently a member.

@@ -288,9 +288,9 @@ fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Messages about settings of an internal topic that differ from those that unseen would set.
+/// Error messages about the settings of an internal topic. unseen would set other values.
 pub(super) struct WrongSettings {
-    /// A setting that deletes or changes records.
+    /// The message about a setting that deletes or changes records.
     pub(super) problem: Option<String>,
     limit: Option<String>,
 }

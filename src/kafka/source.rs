@@ -93,7 +93,7 @@ impl Source {
         self.fetcher.consumer()
     }
 
-    /// Handles the messages of the last fetch: all messages except the first `before`. Removes errors and records that follow an error in
+    /// Handles the messages of the last fetch, which follow the first `before` messages. Removes errors and records that follow an error in
     /// the same partition. Adds the ends of partitions to `batch.ends`.
     fn take_errors(&self, batch: &mut Batch<Message<'_>>, before: usize) -> Result<(), Error> {
         let Batch { messages, out_of_range, ends } = batch;

@@ -1,8 +1,8 @@
 //! The producer of a worker and its transactions.
 //!
-//! Begins, commits, and aborts transactions, and maps each failure to a reaction (see [`SinkError`]). Retries a call that can be retried
-//! for up to two transaction timeouts. Only the initialization of transactions is retried until the process stops. This module never
-//! decides what is written.
+//! Begins, commits, and aborts transactions, and maps each failure to a reaction (see [`SinkError`]). If a call can be retried, retries it
+//! for up to two transaction timeouts. Retries the initialization of transactions until the process stops. This module never decides what
+//! is written.
 
 mod connect;
 mod error;

@@ -287,8 +287,8 @@ impl<C: Reports> Drop for Producer<C> {
 }
 
 /// Called by librdkafka while it creates a client. Registers callbacks for each request that is sent, each response, and each record that
-/// was written or has failed. The callbacks run on the thread that receives the response. Only these callbacks can read the broker's error
-/// message.
+/// was written or has failed. The callbacks may run on any thread, usually on a broker thread of librdkafka. Only these callbacks can read
+/// the broker's error message.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: *const rd::rd_kafka_conf_t,
@@ -309,7 +309,8 @@ unsafe extern "C" fn created<C: Reports>(
 const OF_CONNECTING: [i16; 3] = [17, 18, 36];
 
 /// API keys of requests that would affect the next transaction if they arrived late: `EndTxn` and `TxnOffsetCommit`. During a transaction,
-/// at most one such request is unanswered at a time, unless librdkafka sends a request again.
+/// at most one such request is unanswered at a time, unless librdkafka sends a request again. So a request that is sent while another one
+/// is unanswered is a repetition.
 const OF_ONE_TRANSACTION: [i16; 2] = [26, 28];
 
 unsafe extern "C" fn sent<C: Reports>(
