@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const READ_MAX: usize = 1000;
 
-/// The number of polls with a fetch error, without a record in between, after which [`ChangelogReader::read`] returns [`ReadEnd::Failed`].
+/// The number of polls with a fetch error after which [`ChangelogReader::read`] returns [`ReadEnd::Failed`]. Each record resets the count.
 const READ_ERRORS_MAX: u32 = 10;
 
 /// The longest wait for records in one poll, and the pause after an error. A stop request is noticed within this time.
@@ -26,7 +26,7 @@ pub struct Logged<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// The reader has reached the end, `take` has returned false, or `stop` has returned true.
+    /// [`ChangelogReader::read`] has read up to `end`, `take` has returned false, or `stop` has returned true.
     Reached,
     /// The position is no longer in the log, because the log was trimmed or the topic was recreated.
     Trimmed,
@@ -38,10 +38,11 @@ pub enum ReadEnd {
 pub trait ChangelogReader {
     type Tail: ChangelogTail;
     fn tail(&self) -> &Self::Tail;
-    /// Returns the log start offset and the last stable offset, or `None` if the changelog has an open transaction. Errors can be retried.
+    /// Returns the log start offset and the last stable offset, or `None` if the changelog has an open transaction. A failed call can be
+    /// retried.
     fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error>;
     /// Passes the committed records from offset `from` up to offset `end` (exclusive) to `take`, in order. Stops early if `take` returns
-    /// false or `stop` returns true. `take` can also get records past `end`.
+    /// false or `stop` returns true. Does not stop exactly at `end`, so `take` may also get later records.
     fn read<E: From<Error>>(
         &self,
         changelog: &TopicPartition,
@@ -54,7 +55,7 @@ pub trait ChangelogReader {
         tail.start(changelog, from)?;
         while read.is_none() && !stop() {
             tail.poll(READ_MAX, READ_WAIT, &mut |_, _, event| {
-                // Records after an error may follow a gap, because librdkafka skips corrupt batches.
+                // Records after an error may follow a gap, because librdkafka skips corrupt batches. So ignore them and restart at `next`.
                 if read.is_some() || has_failed {
                     return;
                 }
@@ -85,7 +86,7 @@ pub trait ChangelogReader {
         read.unwrap_or(Ok(ReadEnd::Reached))
     }
     fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
-    /// Returns the id of an existing topic, or `None` if the brokers do not report ids. Errors can be retried.
+    /// Returns the id of an existing topic, or `None` if the brokers do not report ids. A failed call can be retried.
     fn topic_id(&self, topic: &str) -> Result<Option<String>, Error>;
 }
 
@@ -111,13 +112,13 @@ pub trait ChangelogTail {
 }
 
 pub trait ChangelogEnds {
-    /// Returns the number of partitions, or 0 if the topic does not exist. Errors can be retried.
+    /// Returns the number of partitions, or 0 if the topic does not exist. A failed call can be retried.
     fn partitions(&self, topic: &str) -> Result<u32, Error>;
     /// Returns the ids of the topics, by name. The map is empty if the request fails, if one of the topics does not exist, or if the
     /// brokers do not report ids.
     fn ids(&self, topics: &[&str]) -> BTreeMap<String, String>;
-    /// Returns the log start offset and the last stable offset. Errors can be retried.
+    /// Returns the log start offset and the last stable offset. A failed call can be retried.
     fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error>;
-    /// Returns the high watermark, which is past the records of open transactions. Errors can be retried.
+    /// Returns the high watermark, which is past the records of open transactions. A failed call can be retried.
     fn high_watermark(&self, partition: &TopicPartition, timeout: Duration) -> Result<Offset, Error>;
 }

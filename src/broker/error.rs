@@ -10,7 +10,8 @@ pub struct Problem {
     pub message: String,
 }
 
-/// An error that stops a client. Do not retry with the same client unless the method's documentation says that errors can be retried.
+/// An error of a Kafka client. Do not repeat the call with the same client, unless the method's documentation says that a failed call can
+/// be retried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 /// The delay before a partition with an error is fetched again.
 const BACKOFF: Duration = Duration::from_millis(500);
 
-/// Partitions with a fetch error, each with the time of its next seek. After an error, librdkafka skips a corrupt batch and counts the
-/// error itself as a record. The next records may then follow a gap, so the client drops all records of a partition until the seek.
+/// Partitions with a fetch error, each with the time of its next seek. librdkafka skips corrupt batches, and its position moves past an
+/// error as if the error were a record. The next records may therefore follow a gap, so the client drops all records of a partition from
+/// the error until the seek.
 #[derive(Default)]
 pub(crate) struct Errored(Vec<(TopicPartition, Instant)>);
 

@@ -167,8 +167,8 @@ pub trait Consumer {
     /// Returns the high watermark of a partition as of its last fetch, or `None` before its first fetch.
     fn end(&self, partition: &TopicPartition) -> Option<Offset>;
     /// Returns, for each partition, the offset after the last record that the consumer has read, including control records. The offset is
-    /// `None` from a seek until the first record, and from a fetch error until the seek. It is always `None` if the consumer reports
-    /// [`Batch::ends`], because librdkafka counts the end of a partition as a record.
+    /// `None` from an assignment or a seek until the first record, and from a fetch error until the seek. It is always `None` if the
+    /// consumer reports [`Batch::ends`], because librdkafka counts the end of a partition as a record.
     fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
     /// Returns the last stable offset of a partition. Waits for at most a second.
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error>;
@@ -180,15 +180,15 @@ pub trait Consumer {
     fn pause(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     /// Returns the group's committed offsets, in the order of `partitions`. Waits until no open transaction contains an offset of these
-    /// partitions or until the request times out. Errors can be retried.
+    /// partitions or until the request times out. A failed call can be retried.
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error>;
-    /// Returns the log start offset and the last stable offset. Errors can be retried.
+    /// Returns the log start offset and the last stable offset. A failed call can be retried.
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error>;
-    /// Returns the ids of topics by name. The map is empty if the brokers are older than Kafka 2.8, which introduced topic ids. Errors can
-    /// be retried.
+    /// Returns the ids of topics by name. The map is empty if the brokers are older than Kafka 2.8, which introduced topic ids. A failed
+    /// call can be retried.
     fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error>;
-    /// Returns the offset of the first record with a timestamp of `time` or later, or `None` if all timestamps are earlier. Errors can be
-    /// retried.
+    /// Returns the offset of the first record with a timestamp of `time` or later, or `None` if all timestamps are earlier. A failed call
+    /// can be retried.
     fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error>;
     fn membership(&self) -> Option<Self::Membership>;
     /// Returns the group's generation, or `None` if this consumer is not currently a member.
@@ -201,7 +201,7 @@ pub trait Consumer {
 
 pub struct ProducerOptions<'a> {
     pub transactional_id: &'a str,
-    /// The number of input partitions. It determines `linger.ms`.
+    /// The number of input partitions. With exactly-once delivery, more partitions result in a longer `linger.ms`.
     pub partitions: u32,
     pub batch_bytes: usize,
     pub one_record_per_batch: bool,
@@ -217,8 +217,8 @@ pub enum OutgoingTime {
 }
 
 pub trait HeaderChanges {
-    /// The indexes of the headers to remove, counted before any other change. An index removes a single header, even if other headers have
-    /// the same name.
+    /// The indexes of the headers to remove, in the header list before any change. An index removes a single header, even if other headers
+    /// have the same name.
     fn removed_positions(&self) -> Range<usize> {
         0..0
     }
@@ -276,8 +276,8 @@ pub trait ProducerClient<B: Broker> {
     /// Commits the transaction. All records must have been flushed.
     fn commit_transaction(&self, timeout: Duration) -> Result<(), ClientError>;
     fn abort_transaction(&self, timeout: Duration) -> Result<(), ClientError>;
-    /// Takes the failures reported since the last call, at most 10,000. A record that failed only because of another record is left out,
-    /// unless its failure was reported first.
+    /// Takes the failures reported since the last call, at most 10,000. Leaves out records that failed only because another record failed,
+    /// unless such a failure was the first one reported since the last call.
     fn take_failures(&self) -> Vec<DeliveryFailure>;
     /// Takes the offsets of changelog records (tag 0) written since the last call, in order.
     fn take_written(&self) -> BTreeMap<TopicPartition, Vec<Offset>>;
@@ -290,7 +290,7 @@ pub trait ProducerClient<B: Broker> {
 pub struct Cluster {
     /// The partition counts of the configured topics that exist, and of the internal topics.
     pub partitions: BTreeMap<String, u32>,
-    /// The maximum batch size in bytes that every output accepts.
+    /// The largest batch size in bytes that all outputs accept, but at most 1,000,000.
     pub batch_bytes: usize,
     pub warnings: Vec<String>,
 }

@@ -24,7 +24,8 @@ pub struct Resolved {
     pub cluster: Arc<Cluster>,
     /// The matching topics that are not read, with the reasons, sorted by name.
     pub left_out: Vec<LeftOut>,
-    /// The time until the topics are listed again. Each consecutive change doubles this time, because a change interrupts all partitions.
+    /// The time until the topics are listed again. Each consecutive change doubles this time, up to `INTERVAL_MAX`, because a change
+    /// interrupts all partitions.
     pub interval: Duration,
 }
 
@@ -198,7 +199,10 @@ pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: 
                 }
             }
             Err(error) => super::throttle::report(&format!("topics: {error}"), |_| {
-                tracing::warn!(error = %error, "cannot list the topics that match the patterns in `input`; retrying");
+                tracing::warn!(
+                    error = %error,
+                    "cannot check which topics match the patterns in `input`; the workers keep reading the current topics, and the check is retried"
+                );
             }),
         }
     }

@@ -33,15 +33,17 @@ pub struct Wanted {
     pub topic: String,
     /// The partitions to read. Empty means all.
     pub partitions: Vec<i32>,
-    /// In each partition, start at the first record with this time or a later time. `None` starts at the first offset.
+    /// The start time. The capture starts each partition at the first record with this time or a later time. `None` starts at the log start
+    /// offset.
     pub from: Option<Timestamp>,
-    /// In each partition, stop before the first record with this time or a later time. `None` stops at the current last stable offset.
+    /// The end time. The capture ends each partition before the first record with this time or a later time, and at the latest at the last
+    /// stable offset as of the start of the capture. `None` sets no end time.
     pub to: Option<Timestamp>,
-    /// In each partition, read only these offsets.
+    /// The only offsets to read in each partition. `None` means all.
     pub offsets: Option<std::ops::Range<Offset>>,
     /// The lowest offset to read in each partition.
     pub begin: BTreeMap<i32, Offset>,
-    /// The offset to stop before in each partition.
+    /// The end of the offsets to read in each partition, exclusive.
     pub end: BTreeMap<i32, Offset>,
 }
 
@@ -145,8 +147,8 @@ impl Capture {
                     // Skip prefetched records past the end of the range, and records that librdkafka returns again after a seek.
                     None if message.offset() < range.next || before == 0 => continue,
                     None => message.offset().saturating_add(1),
-                    // A new leader may report an end before the end of the range, because it does not know yet which records are committed.
-                    // So continue at the reported offset instead of treating the range as complete.
+                    // A new leader may report an end below `range.end`, because it does not know the high watermark yet. So continue at the
+                    // reported offset instead of treating the range as complete.
                     Some((RDKafkaErrorCode::PartitionEOF, _)) => message.offset(),
                     Some((code, reason)) => {
                         seek_back(fetcher.consumer(), range, code)?;
@@ -218,7 +220,7 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
         )));
     }
     fatal(&KafkaError::MessageConsumption(code), &of.topic)?;
-    // librdkafka counts the error as a consumed record. Without this seek, it could skip a record.
+    // librdkafka counts the error as a consumed record. Without this seek, librdkafka could skip a record.
     consumer
         .seek(&of.topic, of.partition, Position::Offset(*next), Duration::ZERO)
         .map_err(|error| Error::Fatal(format!("librdkafka cannot seek {of} to offset {next}: {error}; run the command again")))
@@ -241,9 +243,10 @@ fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     }
 }
 
-/// Asks a broker whether the rest of the first unfinished range still exists, after no record has arrived for a while. Returns `true` if
-/// the range exists and no fetch has failed. In this case, the remaining records may be aborted, so consumers do not receive them.
-/// `timeout` is the time until the capture gives up. If `timeout` is zero, this function returns an error instead of `false`.
+/// Called when no record has arrived for a while. Asks a broker whether the rest of the first unfinished range still exists. Returns `true`
+/// if the range exists and no fetch has failed. The capture then keeps waiting, because the remaining records may all be aborted, and
+/// consumers do not receive aborted records. `timeout` is the time until the capture fails. If `timeout` is zero, this function returns an
+/// error instead of `false`.
 fn range_exists(
     consumer: &BaseConsumer<Observer>,
     ranges: &[Range],

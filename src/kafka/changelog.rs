@@ -43,7 +43,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// the partition counts of the internal topics and warnings about their settings.
 ///
 /// # Errors
-/// Returns only errors that a retry may fix, such as a timeout. All other problems are added to `problems`.
+/// Returns an error if a retry may succeed, for example after a timeout, or if the process has run out of file descriptors. All other
+/// problems are added to `problems`.
 pub(super) fn ensure(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -105,7 +106,7 @@ pub(super) fn ensure(
 }
 
 enum Fault {
-    /// The topic is missing, this user may not use it, or its settings are wrong.
+    /// The topic cannot be created, this user may not use it, or its settings or its partition count are wrong.
     Problem(String),
     Transient(String),
 }
@@ -288,9 +289,9 @@ fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Messages about settings of an internal topic that differ from those that unseen would set.
+/// Error messages about the settings of an internal topic. unseen would set other values.
 pub(super) struct WrongSettings {
-    /// A setting that deletes or changes records.
+    /// The message about a setting that deletes or changes records.
     pub(super) problem: Option<String>,
     limit: Option<String>,
 }

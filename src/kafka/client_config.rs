@@ -53,8 +53,8 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
             // The group notices a dead process after 10 seconds. librdkafka's default is 45.
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "2000"),
-            // Prefetched records dominate a worker's memory, so both limits are lower than librdkafka's defaults: 100,000 records and
-            // 50 MiB.
+            // Prefetched records dominate a worker's memory, so `queued.min.messages` and `fetch.max.bytes` are lower than librdkafka's
+            // defaults of 100,000 records and 50 MiB.
             ("queued.min.messages", "20000"),
             ("fetch.max.bytes", "8388608"),
             // librdkafka pauses fetching for `fetch.queue.backoff.ms` when its queue is full. With the default of one second, a fast
@@ -99,7 +99,7 @@ pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
 }
 
 pub(super) fn capture(config: &Config) -> ClientConfig {
-    // The memory of a capture consists almost only of prefetched records, so limit the queue.
+    // A capture uses most of its memory for prefetched records, so limit the queue.
     let defaults = [("fetch.max.bytes", "8388608"), ("queued.max.messages.kbytes", "32768"), ("fetch.wait.max.ms", "50")];
     reader(config, "read_committed", &defaults)
 }
@@ -118,7 +118,7 @@ fn reader(config: &Config, isolation: &str, defaults: &[(&str, &str)]) -> Client
     client
 }
 
-/// The linger time depends on `partitions`, the number of input partitions.
+/// Configures a worker's producer. With exactly-once delivery, `linger.ms` depends on `partitions`, the number of input partitions.
 pub(super) fn producer(
     config: &Config,
     transactional_id: &str,
@@ -171,7 +171,8 @@ pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientC
     client
         .set("enable.idempotence", "true")
         .set("acks", "all")
-        // A client waits for the result, so librdkafka must not retry a write for its default time of five minutes.
+        // A client of `unseen serve` waits for the result, so librdkafka must not retry a write for five minutes, which is librdkafka's
+        // default.
         .set(first_name("message.timeout.ms"), "10000")
         // An idle producer must notice added and removed brokers.
         .set("topic.metadata.refresh.interval.ms", "10000")
@@ -185,7 +186,7 @@ pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientC
     client
 }
 
-/// True if `kafka.properties` asks for librdkafka's debug log.
+/// True if `kafka.properties` enables librdkafka's debug log.
 pub(super) fn debugs(kafka: &Kafka) -> bool {
     kafka.properties.get("debug").is_some_and(|contexts| !contexts.is_empty())
 }
@@ -243,7 +244,7 @@ fn check_together(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Leaves out librdkafka's message if it may contain a secret.
+/// Converts librdkafka's error about a property. Leaves out librdkafka's message if the message may contain a secret.
 pub(super) fn property_error(error: &KafkaError) -> Error {
     match error {
         KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, name, _) => Error::Property(format!(

@@ -27,8 +27,13 @@ pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
     // be logged as a new error.
     let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
     let error_text = format!("{error} {}", if all_down { "" } else { essence(reason) });
-    throttle::report(
-        &error_text,
-        |suppressed| tracing::warn!(error = %error, reason, advice, suppressed, "a Kafka client reported an error"),
-    );
+    throttle::report(&error_text, |suppressed| {
+        tracing::warn!(
+            error = %error,
+            reason,
+            advice,
+            suppressed,
+            "a Kafka client reported an error; librdkafka retries after most errors"
+        );
+    });
 }

@@ -1,4 +1,4 @@
-//! Topic creation for `unseen init --create-topics`. A worker never uses this module, because it creates only internal topics.
+//! Topic creation for `unseen init --create-topics`. A worker never uses this module, because a worker creates only internal topics.
 
 use super::Error;
 use super::admin::block_on;

@@ -177,7 +177,7 @@ impl Outcome {
 
 struct Trial<'c> {
     config: &'c Config,
-    /// The name of the temporary topic and the transactional id.
+    /// The name of the temporary topic, which is also the transactional id.
     name: String,
     admin: LoggedIn<AdminClient<Observer>>,
     options: AdminOptions,
@@ -227,7 +227,8 @@ impl<'c> Trial<'c> {
             answer.map_err(|error| outcome.transactions = Some(Err(error.into()))).is_ok()
         };
         let created = self.create();
-        // If this user lacks the permission to create the topic, the topic does not exist.
+        // If this user lacks the permission to create the topic, the topic does not exist and need not be deleted. After any other error,
+        // the topic may exist.
         let may_exist = !matches!(&created, Err(failure) if failure.permission.is_some());
         let is_created = created.is_ok();
         match created.and_then(|()| self.await_topic()) {
@@ -272,7 +273,7 @@ impl<'c> Trial<'c> {
         }
     }
 
-    /// If this function fails, the topic may exist anyway.
+    /// Creates the temporary topic. The topic may exist even if this function fails, for example after a timeout.
     fn create(&self) -> Result<(), Failure> {
         let answer = create_internal(&self.name, 1, |topic| only(block_on(self.admin.create_topics([topic], &self.options))));
         answer.map_err(Failure::from).map_err(|Failure { reason, permission }| {

@@ -1,7 +1,6 @@
 //! Errors that a consumer returns instead of records.
 //!
-//! Decides which of these errors are fatal. An error that would also fail the next fetch never counts as transient, because the retries
-//! would never end.
+//! Decides which errors of a worker's consumer are fatal. A missing permission is fatal, because a retry would fail, too.
 
 use super::Error;
 use super::ffi::Fetcher;
@@ -20,7 +19,7 @@ const EVENTS_MAX: usize = 1000;
 pub(super) fn events<C: ConsumerContext + 'static>(fetcher: &Fetcher<C>) -> impl Iterator<Item = Result<Option<KafkaError>, Error>> {
     let mut is_first = true;
     let poll = move || match fetcher.consumer().poll(Duration::ZERO) {
-        // Records must arrive in the record queue. Do not skip this record, because its key would be lost.
+        // Records must arrive in the record queue. Fail instead of skipping this record, because the record would otherwise be lost.
         Some(Ok(message)) => {
             let (topic, partition) = (message.topic(), message.partition());
             let message =
@@ -58,7 +57,7 @@ pub(super) fn report_corrupt(partition: &TopicPartition, reason: &str) {
     });
 }
 
-/// Returns an error if the consumer cannot continue. Only logs all other errors, because librdkafka retries after them.
+/// Returns an error if the consumer cannot continue. Logs all other errors and returns `Ok`, because librdkafka retries after them.
 pub(super) fn fatal(error: &KafkaError) -> Result<(), Error> {
     use RDKafkaErrorCode::{FencedInstanceId, GroupAuthorizationFailed, InconsistentGroupProtocol, TopicAuthorizationFailed};
     match error {

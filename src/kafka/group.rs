@@ -91,7 +91,7 @@ impl GroupView {
         })
     }
 
-    /// Returns the partition's first offset and its last stable offset.
+    /// Returns the log start offset and the last stable offset of a partition.
     ///
     /// # Errors
     /// Returns an error if no broker answers.

@@ -89,7 +89,14 @@ impl Deliveries {
         let complaint = self.observer.complaint();
         throttle::report(&format!("writing {error}"), |suppressed| {
             let Complaint { reason, advice } = complaint;
-            tracing::warn!(topic, error = %error, reason, advice, suppressed, "failed to write a client's record");
+            tracing::warn!(
+                topic,
+                error = %error,
+                reason,
+                advice,
+                suppressed,
+                "failed to write a client's record; the client receives an error message"
+            );
         });
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::MessageTimedOut | RDKafkaErrorCode::PurgeInflight | RDKafkaErrorCode::Fatal) => {

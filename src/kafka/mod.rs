@@ -52,7 +52,8 @@ pub struct KafkaBroker {
 }
 
 impl KafkaBroker {
-    /// Creates a [`Broker`]. Each response that one of its producers receives updates the last broker contact in `stats`.
+    /// Creates a [`Broker`]. Its producers update the time of the last broker contact in `stats` at each response, except for responses
+    /// that set up a connection.
     #[must_use]
     pub const fn new(stats: Arc<Stats>) -> Self {
         Self { stats }

@@ -39,11 +39,11 @@ pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> V
         .collect()
 }
 
-/// Returns the time of the last record of each partition. Leaves out a partition if none of the records at its last [`TAIL`] offsets
-/// arrives before `deadline`.
+/// Reads the last [`TAIL`] offsets of each partition and returns the time of the last record that arrives before `deadline`. Leaves out a
+/// partition if no record with a valid time arrives. Returns `None` if the consumer cannot be created.
 fn newest(config: &Config, topic: &str, partitions: u32, deadline: Instant) -> Option<BTreeMap<i32, Timestamp>> {
     let mut client = client::capture(config);
-    // If retention has left fewer than `TAIL` offsets, start at the first record.
+    // If retention has left fewer than `TAIL` offsets, the start offset is out of range. Then start at the first record.
     client.set("auto.offset.reset", "earliest");
     let consumer: LoggedIn<BaseConsumer<Observer>> = client::create(&client, &config.kafka, Observer::new(config)).ok()?;
     let mut list = TopicPartitionList::new();

@@ -93,7 +93,7 @@ impl Source {
         self.fetcher.consumer()
     }
 
-    /// Handles the messages of the last fetch: all messages except the first `before`. Removes errors and records that follow an error in
+    /// Handles the messages of the last fetch, which follow the first `before` messages. Removes errors and records that follow an error in
     /// the same partition. Adds the ends of partitions to `batch.ends`.
     fn take_errors(&self, batch: &mut Batch<Message<'_>>, before: usize) -> Result<(), Error> {
         let Batch { messages, out_of_range, ends } = batch;
@@ -114,7 +114,8 @@ impl Source {
             }
             self.consumer().context().error(KafkaError::Global(code), &reason);
             if is_out_of_range(code) {
-                // After a corrupt batch, the offset may be garbage, so an earlier error in the partition takes precedence.
+                // After a corrupt batch, librdkafka may fetch at a meaningless offset. So ignore an out-of-range error that follows another
+                // error of the partition.
                 *out_of_range |= !follows_error;
                 return false;
             }

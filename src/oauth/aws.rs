@@ -17,7 +17,7 @@ const ANSWER_MAX: u64 = 1 << 20;
 /// The address of the instance metadata service.
 const METADATA: &str = "http://169.254.169.254";
 
-/// The base URL of `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`.
+/// The URL to which `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` is relative.
 const CONTAINER: &str = "http://169.254.170.2";
 
 type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
@@ -30,7 +30,7 @@ pub(super) struct Signer<'e> {
     pub(super) environment: Environment<'e>,
 }
 
-/// Credentials with their expiry time. Credentials in environment variables have no known expiry time.
+/// Credentials with their expiry time. Credentials from environment variables have no known expiry time.
 struct Temporary {
     credentials: Credentials,
     expires: Option<SystemTime>,

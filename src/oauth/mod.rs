@@ -44,7 +44,7 @@ pub(crate) trait Subscriber: Send {
 pub(crate) struct Tokens {
     source: TokenSource,
     state: Mutex<State>,
-    /// Signals that a token is wanted, that it was renewed, that the renewal failed, or that the schedule changed.
+    /// Signals that a client wants a token, that a renewal succeeded or failed, or that the schedule changed.
     changed: Condvar,
 }
 
@@ -257,8 +257,8 @@ impl Tokens {
     }
 }
 
-/// Returns the time until the next renewal: 80% of the token's lifetime, because librdkafka logs in again after 90%. A file is read again
-/// after [`FILE_INTERVAL`] at the latest.
+/// Returns the time until the next renewal: 80% of the token's remaining lifetime, because librdkafka logs in again after 90%. An unknown
+/// lifetime counts as [`UNKNOWN_LIFETIME`]. A file is read again after [`FILE_INTERVAL`] at the latest.
 fn renew_in(token: &Token, is_file: bool) -> Duration {
     let by_lifetime = token.left().unwrap_or(UNKNOWN_LIFETIME).mul_f64(0.8);
     let wait = if is_file { by_lifetime.min(FILE_INTERVAL) } else { by_lifetime };

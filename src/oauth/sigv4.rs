@@ -67,7 +67,7 @@ fn signing_key(secret: &str, date: &str, region: &str, service: &str) -> Vec<u8>
 
 fn hmac(key: &[u8], text: &str) -> Vec<u8> {
     let sign = || Signer::new(MessageDigest::sha256(), &*PKey::hmac(key)?)?.sign_oneshot_to_vec(text.as_bytes());
-    // Signing fails only if memory is exhausted.
+    // Signing fails only if memory is exhausted. AWS then rejects the URL.
     sign().unwrap_or_default()
 }
 

@@ -14,8 +14,8 @@ pub(crate) struct Token {
     expires: Option<Expiry>,
 }
 
-/// The expiry time on two clocks. A token expires as soon as one of the clocks reaches it. Both are needed, because the monotonic clock
-/// stops while a machine is suspended, and the wall clock can be set.
+/// The expiry time on two clocks. A token expires as soon as one of the clocks reaches it. Both clocks are needed, because the monotonic
+/// clock stops while a machine is suspended, and the wall clock can be set.
 struct Expiry {
     monotonic: Instant,
     wall: SystemTime,

@@ -71,7 +71,7 @@ pub struct Faults {
     pub late_apis: &'static [Api],
     /// The maximum delay of a late request.
     pub late_by: Duration,
-    /// The answer takes up to [`Faults::slow_by`] longer.
+    /// The answer of the broker takes up to [`Faults::slow_by`] longer.
     pub slow_answer: u32,
     /// The maximum delay of a slow answer or of slow markers.
     pub slow_by: Duration,

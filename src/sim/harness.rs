@@ -208,8 +208,8 @@ impl Simulation {
         });
     }
 
-    /// Simulates a former leader that has not noticed the election: from `from` until `time` later, `ListOffsets` requests get the start
-    /// and the end that the partition has now.
+    /// Simulates a former leader that has not noticed the election. For the duration `time`, starting after the delay `from`, `ListOffsets`
+    /// requests get the log start offset, the last stable offset, and the high watermark that the partition has at this call.
     pub fn answer_from_former_leader(&self, of: &TopicPartition, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);
@@ -231,8 +231,8 @@ impl Simulation {
         });
     }
 
-    /// Simulates a former coordinator that has not noticed its replacement: from `from` until `time` later, `OffsetFetch` requests get the
-    /// offsets that the group has committed now.
+    /// Simulates a former coordinator that has not noticed its replacement. For the duration `time`, starting after the delay `from`,
+    /// `OffsetFetch` requests get the committed and pending offsets that the group has at this call.
     pub fn answer_from_former_coordinator(&self, group: &str, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);

@@ -41,7 +41,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// 0 counts as 1.
+    /// The number of brokers. 0 counts as 1.
     pub brokers: usize,
     /// The brokers' wall clock at the start, in milliseconds since the epoch.
     pub epoch_ms: i64,
@@ -166,7 +166,7 @@ pub struct SimBroker(Simulation);
 type Micros = u64;
 type ClientId = usize;
 /// An index into `World::signals`. A signal is a counter. When it grows, the threads that wait for the signal check their condition again.
-/// Every process has two signals, and every client has one.
+/// Every process has two signals, and every client and every `runtime::Changed` has one.
 type Signal = usize;
 
 type Action = Box<dyn FnOnce(&mut World) + Send>;
@@ -293,7 +293,7 @@ impl World {
     }
 }
 
-/// Clamps long durations, so that sums of times do not overflow.
+/// Converts a duration. Clamps long durations, so that sums of times do not overflow.
 fn micros(duration: Duration) -> Micros {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::fault;
 use std::cell::{Cell, RefCell};
 
-/// The minimum size of a batch with several records, in bytes. If batches must be smaller, each record gets its own batch.
+/// The smallest `batch_bytes` that allows several records per batch. With a smaller `batch_bytes`, each record gets its own batch.
 const ONE_RECORD_BYTES: usize = 512;
 
 /// The number of retries after another producer with the same transactional id has fenced this producer.
@@ -20,7 +20,7 @@ impl<B: Broker> Sink<B> {
     /// Creates a producer. With exactly-once delivery, waits until the transaction coordinator has ended the open transaction of the
     /// previous producer with this transactional id. The coordinator aborts that transaction, unless its commit has already begun.
     ///
-    /// `partitions` is the number of input partitions. `batch_bytes` is the maximum size of a batch. If few records fit into such a batch,
+    /// `partitions` is the number of input partitions. `batch_bytes` is the maximum size of a batch. If it is below `ONE_RECORD_BYTES`,
     /// every record gets its own batch.
     ///
     /// # Errors

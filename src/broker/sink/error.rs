@@ -6,7 +6,7 @@
 use super::Refused;
 use crate::broker::{ClientError, ErrorCode};
 
-/// The reaction to a failure. No reaction loses records, because records that are not committed are written again.
+/// The reaction to a failure. No reaction loses records, because records whose offsets are not committed are written again.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SinkError {
@@ -14,10 +14,11 @@ pub enum SinkError {
     Abort(String),
     /// Like `Abort`, but the cause is known: topics have rejected these records or batches that contain them (see [`Refused::is_certain`]).
     Refused(Vec<Refused>),
-    /// The outcome of the transaction is unknown. Create a new sink and let the group's committed offsets decide.
+    /// It is unknown whether the transaction was committed or, without transactions, whether all records were written. Create a new sink,
+    /// and then use the group's committed offsets to find out which records to write again.
     Unknown(String),
     /// Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open for too long.
-    /// The reaction is the same as for `Unknown`.
+    /// The reaction is the same as for `Unknown`, but a process that is fenced repeatedly stops.
     Fenced(String),
     /// Stop, because a retry would also fail.
     Exit(String),

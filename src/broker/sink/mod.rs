@@ -1,7 +1,8 @@
 //! The producer of a worker and its transactions.
 //!
-//! Begins, commits, and aborts transactions, and maps each failure to a reaction (see [`SinkError`]). Retries calls that can be retried,
-//! within limits. This module never decides what is written.
+//! Begins, commits, and aborts transactions, and maps each failure to a reaction (see [`SinkError`]). If a call can be retried, retries it
+//! for up to two transaction timeouts. Retries the initialization of transactions until the process stops. This module never decides what
+//! is written.
 
 mod connect;
 mod error;
@@ -83,7 +84,7 @@ pub struct Sink<B: Broker> {
     /// The maximum estimated size of the offsets in one request. It shrinks when the group coordinator rejects a request as too large.
     offset_request_bytes: Cell<usize>,
     failures: RefCell<Vec<DeliveryFailure>>,
-    /// Topics with records that the last failure kept from being written. Records that their own topics rejected do not count.
+    /// The topics of the records that were not written when the last failure occurred, without the records that their own topics rejected.
     undelivered: RefCell<BTreeSet<String>>,
     /// True after a broker has listed the rejected records of a batch. Brokers before Kafka 2.4 do not list them.
     names_records: Cell<bool>,
@@ -257,8 +258,8 @@ impl<B: Broker> Sink<B> {
         committed.map_err(|failure| self.explain(failure))
     }
 
-    /// True if the last failure kept a record from being written to a topic that `is_of` selects. Records that their own topics rejected do
-    /// not count.
+    /// True if a record for a topic that `is_of` selects was not written when the last failure occurred. Records that their own topics
+    /// rejected do not count.
     pub fn failed_to_deliver(&self, is_of: impl Fn(&str) -> bool) -> bool {
         self.undelivered.borrow().iter().any(|topic| is_of(topic))
     }
@@ -279,8 +280,8 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Replaces the failure of a call with its cause, if the delivery reports show it: a missing permission, rejected records, or another
-    /// record that could not be written.
+    /// Replaces the failure of a call with its cause, if the delivery reports show it: a missing permission, rejected records, or a record
+    /// that could not be written for another reason.
     fn explain(&self, failure: SinkError) -> SinkError {
         if !matches!(failure, SinkError::Abort(_) | SinkError::Exit(_)) {
             return failure;
@@ -353,7 +354,7 @@ impl<B: Broker> Sink<B> {
         fault::step("commit.begin").map_err(SinkError::Abort)?;
         // A flush makes librdkafka send lingering records now, while this thread adds the offsets to the transaction.
         let _ = self.producer.flush(LINGER_WAIT);
-        let group = group.ok_or_else(|| SinkError::Abort("the consumer has left its group".to_owned()))?;
+        let group = group.ok_or_else(|| SinkError::Abort("the consumer is currently not a member of its group".to_owned()))?;
         self.send_offsets(requests, &group)?;
         fault::step("commit.offsets_sent").map_err(SinkError::Abort)?;
         self.flush()?;
@@ -415,14 +416,15 @@ impl<B: Broker> Sink<B> {
         self.producer.take_failures();
         self.failures.borrow_mut().clear();
         match aborted {
-            // If a transaction cannot be aborted, the next producer ends it.
+            // The abort failed, so the transaction may still be open. `Unknown` makes the worker replace the producer, and initializing the
+            // new producer ends the transaction.
             Err(SinkError::Abort(reason)) => Err(SinkError::Unknown(reason)),
             other => other,
         }
     }
 
-    /// Aborts the open transaction. The producer must not be used afterward. If the brokers do not respond within ten seconds, they abort
-    /// the transaction themselves when it times out.
+    /// Aborts the open transaction. The producer must not be used afterward. If the brokers do not respond within ten seconds, the
+    /// transaction stays open until they abort it after its timeout. Without transactions, this method does nothing.
     pub fn leave(&self) {
         if self.transactional()
             && let Err(failure) = self.abort_transaction(CALL_TIMEOUT)

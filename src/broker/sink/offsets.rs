@@ -40,7 +40,7 @@ impl<B: Broker> Sink<B> {
         requests.iter().try_for_each(|request| {
             self.attempt(|| self.producer.send_offsets(request, group, CALL_TIMEOUT)).map_err(|error| match error.code {
                 ErrorCode::OffsetsTooLarge => self.shrink_offset_requests(),
-                // Kafka 4 reports a request that is too large as an unknown error.
+                // Kafka 4 rejects a request that is too large with `UNKNOWN_SERVER_ERROR`.
                 ErrorCode::Unknown if request.len() > 1 => self.shrink_offset_requests(),
                 _ => next(&error),
             })

@@ -21,8 +21,8 @@ impl<B: Broker> Sink<B> {
     }
 
     /// Commits the [written](Self::wait_written) records together with offsets of a group. Calls `check` after the offsets were added to
-    /// the transaction. From then until the transaction ends, the brokers return no committed offsets of these partitions. So any member
-    /// that has fetched the earlier offsets has joined the group before, and `check` sees this member.
+    /// the transaction. From then until the transaction ends, the brokers return no committed offsets of these partitions. So a member that
+    /// has fetched the earlier offsets joined the group before `check` runs, and `check` sees this member.
     pub fn commit_as_outsider(
         &self,
         offsets: &[OffsetToCommit],

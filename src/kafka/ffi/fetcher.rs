@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 /// seek also stops fetching, but only some time after the call has returned, so forwarding once after each seek would not suffice.
 const FORWARD_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A consumer and its record queue. Fields are dropped in their order. The consumer must be the last field, because librdkafka's queues
-/// must be destroyed before their client.
+/// A consumer and its record queue. Rust drops fields in declaration order. The consumer must be the last field, because librdkafka's
+/// queues must be destroyed before their client.
 pub(in crate::kafka) struct Fetcher<C: ConsumerContext + 'static> {
     partitions: RefCell<Vec<Partition>>,
     forwarded: Cell<Instant>,
@@ -46,7 +46,7 @@ impl Drop for Partition {
 }
 
 impl<C: ConsumerContext + 'static> Fetcher<C> {
-    /// Takes over a consumer that has not started reading. Returns `None` if librdkafka has no queue for it.
+    /// Takes ownership of a consumer that has not started reading. Returns `None` if librdkafka has no queue for it.
     pub(in crate::kafka) fn new(mut consumer: LoggedIn<BaseConsumer<C>>) -> Option<Self> {
         let client = consumer.client().native_ptr();
         // SAFETY: the client is alive. We own both references and drop them before the consumer.
@@ -165,8 +165,8 @@ impl GroupMetadata {
         NonNull::new(unsafe { rd::rd_kafka_consumer_group_metadata(consumer.client().native_ptr()) }).map(Self)
     }
 
-    /// The generation. `None` if the metadata lacks the generation or the member id. If it lacks both, brokers do not check that the writer
-    /// is a member of the group.
+    /// The generation, or `None` if the metadata lacks the generation or the member id. A worker must not commit offsets with such
+    /// metadata: if the generation and the member id are both missing, brokers do not check that the sender is a member of the group.
     pub(in crate::kafka) fn generation(&self) -> Option<i32> {
         // SAFETY: the metadata is alive and owns the text.
         let (generation, member) = unsafe {

@@ -1,7 +1,7 @@
 //! The headers of a message to be produced.
 //!
-//! Frees the list of headers, unless librdkafka has taken over the list. The headers of a consumed message are only copied and never
-//! changed.
+//! Frees the list of headers, unless librdkafka has taken ownership of the list. The headers of a consumed message are only copied and
+//! never changed.
 
 use super::{Message, raw};
 use crate::broker::Record as _;

@@ -1,8 +1,8 @@
 //! Clients that log in with a bearer token.
 //!
 //! Passes each new token to librdkafka. librdkafka accepts a token at any time, from any thread, and without a poll, so idle clients get
-//! their tokens too. If librdkafka rejects a token, the client reports librdkafka's message. This message quotes a token only if the token
-//! has invalid characters, and a `Token` never has any.
+//! their tokens too. If librdkafka rejects a token, the client reports librdkafka's message. This message cannot reveal a token: librdkafka
+//! quotes a token only if the token has invalid characters, and a `Token` has none.
 
 use crate::config::OAuth;
 use crate::oauth::{Subscriber, Subscription, Token, Tokens};
@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// only to decide when to ask for the next token.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A client that gets each new token if it uses OAuth. Fields are dropped in their order. The subscription must be before the client,
+/// A client that gets each new token if it uses OAuth. Rust drops fields in declaration order. The subscription must be before the client,
 /// because the subscription calls the client.
 pub(in crate::kafka) struct LoggedIn<T> {
     _subscription: Option<Subscription>,
@@ -57,7 +57,7 @@ impl<C: ClientContext> Native for Client<C> {
 }
 
 impl<T: Native> LoggedIn<T> {
-    /// Takes over a client. If `oauth` is set, subscribes the client to the tokens of that source.
+    /// Takes ownership of a client. If `oauth` is set, subscribes the client to the tokens of that source.
     pub(in crate::kafka) fn new(client: T, oauth: Option<&OAuth>) -> Self {
         let subscription = oauth.map(|OAuth { source, extensions }| {
             let texts = extensions.iter().flat_map(|(name, value)| [name, value]);

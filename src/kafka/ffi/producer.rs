@@ -39,8 +39,8 @@ pub(in crate::kafka) trait Reports: ClientContext {
     fn answered(&self);
     /// Called when a request with an API key in [`OF_ONE_TRANSACTION`] was sent to a broker.
     fn request_sent(&self);
-    /// Called when a broker answered a request with an API key in [`OF_ONE_TRANSACTION`]. librdkafka reports each answer twice: when the
-    /// answer arrives, and when librdkafka handles the answer.
+    /// Called when a broker answered a request with an API key in [`OF_ONE_TRANSACTION`]. librdkafka reports each answer twice, when the
+    /// answer arrives and when librdkafka handles the answer, so an implementation must not count the calls.
     fn request_answered(&self);
 }
 
@@ -87,8 +87,8 @@ impl Timestamped {
     }
 }
 
-/// A producer. Fields are dropped in their order. The client must be the last field, because librdkafka's topic handles and queues must be
-/// destroyed before their client.
+/// A producer. Rust drops fields in declaration order. The client must be the last field, because librdkafka's topic handles and queues
+/// must be destroyed before their client.
 pub(in crate::kafka) struct Producer<C: Reports> {
     topics: RefCell<Vec<Topic>>,
     events: Queue,
@@ -240,7 +240,7 @@ impl<C: Reports> Producer<C> {
         }
     }
 
-    /// Gives up all undelivered records and reports them as failed.
+    /// Drops all undelivered records and reports them as failed.
     pub(in crate::kafka) fn purge(&self) {
         // SAFETY: the client is alive. The call fails only for unknown flags.
         unsafe { rd::rd_kafka_purge(self.client.native_ptr(), rd::RD_KAFKA_PURGE_F_QUEUE | rd::RD_KAFKA_PURGE_F_INFLIGHT) };
@@ -287,8 +287,8 @@ impl<C: Reports> Drop for Producer<C> {
 }
 
 /// Called by librdkafka while it creates a client. Registers callbacks for each request that is sent, each response, and each record that
-/// was written or has failed. The callbacks run on the thread that receives the response. Only these callbacks can read the broker's error
-/// message.
+/// was written or has failed. The callbacks may run on any thread, usually on a broker thread of librdkafka. Only these callbacks can read
+/// the broker's error message.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: *const rd::rd_kafka_conf_t,
@@ -304,12 +304,13 @@ unsafe extern "C" fn created<C: Reports>(
     }
 }
 
-/// API keys of requests that set up a connection: `SaslHandshake`, `ApiVersions`, `SaslAuthenticate`. A broker that answers them may still
-/// reject the login.
+/// API keys of requests that set up a connection: `SaslHandshake`, `ApiVersions`, `SaslAuthenticate`. Answers to these requests do not
+/// count as contact with a broker, because the broker may still reject the login.
 const OF_CONNECTING: [i16; 3] = [17, 18, 36];
 
 /// API keys of requests that would affect the next transaction if they arrived late: `EndTxn` and `TxnOffsetCommit`. During a transaction,
-/// at most one such request is unanswered at a time, unless librdkafka sends a request again.
+/// at most one such request is unanswered at a time, unless librdkafka sends a request again. So a request that is sent while another one
+/// is unanswered is a repetition.
 const OF_ONE_TRANSACTION: [i16; 2] = [26, 28];
 
 unsafe extern "C" fn sent<C: Reports>(

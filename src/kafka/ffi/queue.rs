@@ -13,7 +13,7 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// Takes over a reference.
+    /// Takes ownership of a reference.
     ///
     /// # Safety
     /// `queue` is null, or a reference that nobody else destroys. The `Queue` must be dropped before its client.

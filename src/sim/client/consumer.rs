@@ -78,7 +78,7 @@ impl SimConsumer {
         Ok(Self { simulation: simulation.clone(), id: id.ok_or_else(killed)?, errored: RefCell::default() })
     }
 
-    /// Returns `None` if the process was killed.
+    /// Calls `look` with the state of this consumer. Returns `None` if the process was killed.
     fn with<T>(&self, look: impl FnOnce(&mut ConsumerState) -> T) -> Option<T> {
         self.simulation.with(|world| world.consumer(self.id).map(look)).flatten()
     }

@@ -263,7 +263,7 @@ impl Fetcher {
         match answer {
             Ok(Part { records, next, end, high_watermark, epoch }) => {
                 position.end = Some(high_watermark);
-                // The end may be before the client's position, because a new leader may not know yet which records are committed
+                // The end may be below the client's position, because a new leader may not know the high watermark yet
                 // (`rd_kafka_fetch_reply_handle_partition`). The client does not report such an end.
                 let is_end = end == position.fetch && position.reported_end != Some(end);
                 let has_moved = next > position.fetch;

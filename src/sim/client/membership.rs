@@ -98,8 +98,8 @@ impl ConsumerState {
         MemberRef { id: self.member_id.clone(), instance: self.instance.clone(), generation: self.generation }
     }
 
-    /// The member's identity, or `None` if its id or generation is unknown. If a request has neither an id nor a generation, brokers do not
-    /// check the sender's membership.
+    /// The member's identity, or `None` if its id or generation is unknown. A commit of offsets in a transaction requires the id and the
+    /// generation, because brokers do not check a request that has neither an id nor a generation.
     pub(super) fn membership(&self) -> Option<MemberRef> {
         (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
     }

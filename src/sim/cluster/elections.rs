@@ -5,8 +5,8 @@ use super::super::{Micros, World, micros, millis};
 use crate::record::{Offset, TopicPartition};
 
 impl World {
-    /// Makes a broker unavailable for `time`. If the outage outlasts a random failover delay, the next available broker takes over the
-    /// partitions, groups, and transactions of the broker.
+    /// Makes a broker unavailable for `time`. If the outage outlasts a random failover delay and the cluster has other brokers, the next
+    /// available broker becomes the leader of the broker's partitions and the coordinator of its groups and transactions.
     pub(in crate::sim) fn take_down(&mut self, node: NodeId, time: Micros) {
         self.trace("broker down", node, time / 1000);
         let until = self.now + time;

@@ -105,7 +105,7 @@ impl Log {
         }
     }
 
-    /// Moves the high watermark, because the followers have replicated all records before `up_to`.
+    /// Moves the high watermark, because the followers have replicated all records below `up_to`.
     pub(in crate::sim) fn replicate(&mut self, up_to: Offset) {
         self.high_watermark = up_to.min(self.end);
         let replicated = self.high_watermark;
@@ -136,7 +136,7 @@ impl Log {
         }
     }
 
-    /// Returns the offset of the first record.
+    /// Appends a batch. Returns the offset of its first record.
     pub(in crate::sim) fn append(&mut self, producer: Option<Producer>, mut records: Vec<StoredRecord>) -> Result<Offset, Refused> {
         let count = i32::try_from(records.len()).unwrap_or(i32::MAX);
         let base = self.end;
@@ -222,8 +222,8 @@ impl Log {
         self.batches.iter().find_map(first).filter(|&offset| offset < end)
     }
 
-    /// Moves the log start offset up to `offset`, but not past the high watermark, and deletes the batches before it (retention or
-    /// `DeleteRecords`, `UnifiedLog.maybeIncrementLogStartOffset`).
+    /// Moves the log start offset up to `offset`, but not past the high watermark. Deletes the batches below the new log start offset
+    /// (retention or `DeleteRecords`, `UnifiedLog.maybeIncrementLogStartOffset`).
     pub(in crate::sim) fn delete_before(&mut self, offset: Offset) {
         self.start = self.start.max(offset.min(self.high_watermark));
         while self.batches.front().is_some_and(|batch| batch.last < self.start) {
@@ -299,8 +299,8 @@ impl Log {
         self.batches.get(at).map_or(self.leader_epoch, |batch| batch.leader_epoch)
     }
 
-    /// Keeps the last record of each key below the last stable offset and removes aborted records (`Cleaner.cleanInto`). Offsets do not
-    /// change, so readers see gaps.
+    /// Compacts the batches below the last stable offset: keeps the last record of each key and removes aborted records
+    /// (`Cleaner.cleanInto`). Offsets do not change, so readers see gaps.
     pub(in crate::sim) fn compact(&mut self) {
         let stable = self.last_stable();
         let mut newer = BTreeSet::new();

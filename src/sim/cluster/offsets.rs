@@ -42,8 +42,8 @@ impl World {
     }
 
     /// Adds offsets to a transaction (`OffsetMetadataManager.commitTransactionalOffset`). The coordinator checks the member and its
-    /// generation (KIP-447), but not whether the member owns the partitions. If a request has no generation, member id, or instance id, the
-    /// coordinator skips this check.
+    /// generation (KIP-447), but not whether the member owns the partitions. If a request contains neither a generation nor a member id nor
+    /// an instance id, the coordinator skips this check.
     pub(in crate::sim) fn commit_transactional(
         &mut self,
         name: &str,

@@ -24,7 +24,7 @@ impl World {
         let is_open =
             producer.is_some_and(|producer| self.cluster.partition(to).is_ok_and(|partition| partition.log.is_open(producer.pid)));
         if let Some(producer) = producer.filter(|producer| producer.is_transactional && !is_open) {
-            // The leader asks the coordinator whether the transaction contains the partition. Otherwise, a late batch could open a
+            // The leader asks the coordinator whether the transaction contains the partition. Without this check, a late batch could open a
             // transaction that nobody ends (KIP-890 part 1, `AddPartitionsToTxnManager`).
             self.cluster.transactions.verify(&producer, to)?;
         }

@@ -35,7 +35,7 @@ pub(in crate::sim) struct Transactions {
     by_id: BTreeMap<String, Transaction>,
     ids: BTreeMap<Pid, String>,
     next_pid: Pid,
-    /// The brokers that have taken over coordinators. The key is the broker that first hosted the coordinator.
+    /// The brokers that host moved coordinators, by the broker that hosted the coordinator originally.
     pub(in crate::sim) moved: BTreeMap<NodeId, NodeId>,
 }
 
