@@ -156,7 +156,7 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
 }
 
 /// Counts the distinct keys in a sliding window. `last` has the slice of each key's last record, and `slices` has the number of such keys
-/// per slice. Both contain only keys whose fingerprints start with at least `halvings` zero bits.
+/// per slice. `last` and `slices` contain only keys whose fingerprints start with at least `halvings` zero bits.
 #[derive(Default)]
 struct Windows {
     window: Option<Window>,

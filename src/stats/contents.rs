@@ -1,4 +1,5 @@
-//! Contents of records, shared by several workers: a sample for counting key conflicts, and counts of records without any compared content.
+//! Contents of records, shared by several workers: a sample for counting key conflicts, and counts of the contents that were read to detect
+//! changes.
 //!
 //! A worker must not hold the lock while it reads a record.
 
@@ -30,7 +31,7 @@ impl ComparedContents {
         self.warning().filter(|_| before < EMPTY_MAX)
     }
 
-    /// Returns a warning if none of the records so far has any part of its content, and there are at least `EMPTY_MAX` records.
+    /// Returns a warning if at least `EMPTY_MAX` contents were read and each of them lacks all of its parts.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let is_empty = self.read.load(Ordering::SeqCst) >= EMPTY_MAX && self.with_parts.load(Ordering::SeqCst) == 0;

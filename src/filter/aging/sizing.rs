@@ -1,4 +1,4 @@
-//! The size of an aging filter, and its predicted rate and memory. Only arithmetic.
+//! The size of an aging filter, and its predicted rate and memory.
 
 use super::{Aging, Metadata};
 use crate::filter::bloom::BloomLayout;
@@ -143,8 +143,8 @@ impl kind::Sizing for Sizing {
         self.predict(window, load)
     }
 
-    /// Averages the rate while the open slice fills up. All other slices have the planned number of keys. With `adapt`, the layers are
-    /// larger than the planned number of keys requires, if `max_memory` allows that.
+    /// Averages the rate while the open slice fills up. All other slices have the planned number of keys. With `adapt` in a window by time,
+    /// the layers are larger than the planned number of keys requires, if `max_memory` allows that.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     fn mean_rate(&self, window: Window) -> f64 {
         let (keys, layout) = (self.capacity as f64, self.steady(window).layout);

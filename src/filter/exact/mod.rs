@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// Maximum number of changes that wait in memory for a checkpoint, at about 50 bytes each. If there are more, checkpoints have failed for
-/// a long time, and the store reports an error instead of filling the memory.
+/// Maximum number of changes that wait in memory for a checkpoint, at about 50 bytes each. If there are more, checkpoints have probably
+/// failed for a long time, and insertions fail to keep the store from filling the memory.
 const UNSAVED_MAX: u64 = 1 << 24;
 
 /// Id of a generation. Ids start at 0, and a partition never reuses an id.
@@ -162,7 +162,7 @@ impl Exact {
         }
     }
 
-    /// Inserts a key into the open generation. In a window by count, first starts the next slice if the current one is full.
+    /// Inserts a key into the open generation. In a window by count, first starts the next slice if the current slice is full.
     ///
     /// # Errors
     /// Returns [`CapacityError::Unsaved`] if too many fingerprints wait for a checkpoint.
@@ -221,7 +221,7 @@ impl Exact {
     }
 
     /// Advances stream time to `time` and forgets keys that have left the window. Has an effect only in a window by time, and only if
-    /// `time` is in a later slice than the current one.
+    /// `time` is the first known time or is in a later slice than the current slice.
     pub fn advance(&mut self, time: Timestamp) {
         if let Some(slice) = self.window.slice_at(time)
             && self.slice.is_none_or(|current| slice > current)
@@ -361,7 +361,7 @@ impl Exact {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExactMetadata {
-    /// Number of the current slice, or `None` before any time is known.
+    /// Number of the current slice. `None` in a window by time until the first time is known.
     pub slice: Option<Slice>,
     /// Id of the next generation.
     pub next_id: GenerationId,

@@ -18,7 +18,7 @@ const PAD_BYTES: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableLayout<const B: usize> {
-    /// At least 1.
+    /// Number of buckets, at least 1.
     pub(super) buckets: u64,
     /// Bits per fingerprint, f. A slot has a fingerprint and a tag.
     pub(super) fingerprint_bits: u32,
