@@ -75,7 +75,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
     fn contains(&self, fingerprint: Fingerprint) -> bool;
 
     /// Looks up keys. For each key that [`Filter::contains`] reports as seen, sets the entry of `seen` at the same index to true. Leaves
-    /// the other entries unchanged. For [`Aging`] and [`Cuckoo`], this is much faster than single lookups.
+    /// the other entries unchanged. For [`Aging`] and [`Cuckoo`], one call with many keys is much faster than single lookups.
     fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
         fingerprints.iter().zip(seen).for_each(|(&fingerprint, seen)| *seen |= self.contains(fingerprint));
     }
@@ -283,7 +283,7 @@ fn check_and_insert_one_by_one<F: Filter + ?Sized>(
     fingerprints.iter().try_for_each(|&fingerprint| filter.check_and_insert(fingerprint).map(|there| seen.push(there)))
 }
 
-/// Error of an insertion.
+/// Error of an insertion or a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapacityError {

@@ -174,8 +174,8 @@ fn bits_for(rate: f64, blocks_per_key: u32) -> f64 {
     high
 }
 
-/// Returns the k per block with the lowest rate, and that rate. As k grows, the rate first falls and then rises, so the search ends when
-/// the rate stops falling.
+/// Returns the k per block with the lowest rate, and the rate at that k. As k grows, the rate first falls and then rises, so the search
+/// ends when the rate stops falling.
 fn best_k(bits_per_key: f64, blocks_per_key: u32) -> (u32, f64) {
     let mut best = (1, spread_rate(bits_per_key, blocks_per_key, 1));
     for k in 2..=K_MAX {

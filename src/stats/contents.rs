@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The number of records to check before a topic gets a warning that none of them has any part of the compared content.
+/// Number of contents that must be read before the worker warns that no record has any part of the compared content.
 const EMPTY_MAX: u64 = 1000;
 
 /// Counts of the contents that were read for `emit = "on_change"`. If the content is in the value, tombstones are not counted.
@@ -22,7 +22,7 @@ pub struct ComparedContents {
 }
 
 impl ComparedContents {
-    /// Adds the counts of more records. Returns the warning when it applies for the first time.
+    /// Adds the counts of more records. If the warning applies, only the call that reaches `EMPTY_MAX` contents returns it.
     pub fn add(&self, ContentCounts { read, with_parts }: ContentCounts) -> Option<String> {
         // `with_parts` is added first. Otherwise, another thread could see records that were read, but none with parts, and warn for no
         // reason.

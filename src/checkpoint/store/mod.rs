@@ -1,7 +1,7 @@
 //! The RocksDB store of a state directory.
 //!
-//! Keeps the database open and moves it aside if it is corrupt. The empty database that replaces it never answers lookups for states that
-//! were in the corrupt database.
+//! Keeps the database open and moves it aside if it is corrupt. A lookup for a state that was in the corrupt database fails. It never reads
+//! the empty database that replaced the corrupt database.
 
 mod claim;
 mod instance;

@@ -83,7 +83,7 @@ impl Sizing {
         Self { capacity, layout: layout_for(capacity, self.rate * (1.0 - CHAIN_SHARE)), ..*self }
     }
 
-    /// Extends the prediction for one generation to all of them. `right` is the probability that a generation does not report an absent
+    /// Extends the prediction for one generation to all generations. `right` is the probability that a generation does not report an absent
     /// key as seen, and `bytes` is the memory of one generation.
     fn all(window: Window, right: f64, bytes: u64) -> Prediction {
         let generations = window.slices() + 1;
