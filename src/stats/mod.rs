@@ -66,7 +66,7 @@ pub struct TopicCounts {
     pub unseen: AtomicU64,
     /// Duplicates, including false positives.
     pub duplicate: AtomicU64,
-    /// Late records, unless `late = "emit"`.
+    /// Late records. With `late = "emit"`, late records get other verdicts and are not counted here.
     pub late: AtomicU64,
     pub retracted: AtomicU64,
     /// Tombstones whose key cannot be read. The option `on_tombstone` determines whether they are emitted.

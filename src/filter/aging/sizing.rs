@@ -11,7 +11,7 @@ use crate::filter::{Filter, Growth, MetadataError, Prediction, Window};
 pub struct Sizing {
     /// Number of keys that a generation holds before it chains another layer.
     pub capacity: u64,
-    /// Maximum rate of one generation, including chained layers.
+    /// Maximum false-positive rate of one generation, including chained layers.
     pub rate: f64,
     /// Layout of a generation's first layer.
     pub layout: BloomLayout,

@@ -158,8 +158,8 @@ impl Cuckoo {
         }
     }
 
-    /// Starts a slice and removes keys that have left the window. Drops empty layers, except the layer at depth 0, which the next insertion
-    /// would create again.
+    /// Starts a slice and removes keys that have left the window. Drops empty layers, except the layer at depth 0 of the current sizing,
+    /// which the next insertion would create again.
     fn rotate(&mut self, slice: Slice) {
         // If no time was known before, the keys inserted so far become keys of this slice. Their tag stays the same.
         let passed = self.slice.map_or(0, |current| slice.abs_diff(current));
