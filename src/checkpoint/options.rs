@@ -1,7 +1,7 @@
 //! The options of RocksDB.
 //!
-//! Limits the memory, files, and threads of RocksDB. Does not sync each write, because any older checkpoint is good enough after a power
-//! failure.
+//! Limits the memory, files, and threads of RocksDB. Does not sync each write, because an older checkpoint is enough after a power failure
+//! (see the documentation of `checkpoint`).
 
 use super::draft;
 use rocksdb::{Cache, DBCompressionType, Options};

@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 use std::sync::Arc;
 
-/// Maximum number of keys in memory: just below the capacity of a hash table with 2^20 entries of 33 bytes each. An estimate of the
-/// distinct keys is based on about half of the maximum or more.
+/// Maximum number of keys in memory: just below the capacity of a hash table with 2^20 entries of 33 bytes each. When memory is full, about
+/// half of the keys are kept, so an estimate of the distinct keys is based on at least about half of the maximum.
 const KEYS_MAX: usize = 900_000;
 
 #[derive(Clone, Debug)]
