@@ -5,8 +5,8 @@
 //!
 //! A value is named if significantly more than one in [`SHARE`] records have it. Only named values have their own counts. The Misra-Gries
 //! algorithm ("Finding repeated elements", Science of Computer Programming 2, 1982) estimates how often a value occurs. With `n` counters,
-//! an estimate is never too high, and it is too low by at most one `n`th of the records. When only a few of the [`NAMED_MAX`] names are
-//! left, a value must be more frequent to be named.
+//! an estimate is never too high, and it is too low by at most the number of records divided by `n`. When only a few of the [`NAMED_MAX`]
+//! names are left, a value must be more frequent to be named.
 
 use crate::format::{RecordFormat, Schemas};
 use crate::key::{Field, ValueReader};
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(names[..20], (0..20).map(|value| value.to_string()).collect::<Vec<_>>());
     }
 
-    /// Neither chance nor values that barely qualify use up the last names.
+    /// Values that qualify only by chance, or only barely, must not take the last free names.
     #[test]
     fn a_frequent_value_gets_a_name_no_matter_how_late_it_appears() {
         for strangers in [200, 257, 300, 1_000, 5_000] {

@@ -1,6 +1,7 @@
 //! Looks up the stored fingerprints of a partition for its exact store.
 //!
-//! After a quarantine, every lookup fails. The fingerprints are then lost, and the answer "not found" would let duplicates through.
+//! After a quarantine, every lookup of a stored fingerprint fails. The store no longer has the fingerprints, and the answer "not found"
+//! would let duplicates through.
 
 use super::store::Store;
 use super::{PartitionId, Saved};
@@ -16,7 +17,7 @@ pub struct StoredFingerprints {
 }
 
 impl StoredFingerprints {
-    /// Creates a view of the fingerprints that the checkpoint of `saved` and later checkpoints have written.
+    /// Creates a view of the partition's stored fingerprints. Lookups fail as soon as the store no longer holds `saved` ([`Store::holds`]).
     #[must_use]
     pub const fn new(store: Arc<Store>, id: PartitionId, saved: Saved) -> Self {
         Self { store, id, saved }

@@ -95,7 +95,7 @@ fn key(kind: u8, id: &PartitionId) -> Vec<u8> {
     key
 }
 
-/// The checksum includes the key to detect a value that was stored under another key.
+/// Appends a checksum to a value. The checksum covers the key, too, to detect a value that was stored under another key.
 pub fn append_checksum(key: &[u8], value: &mut Vec<u8>) {
     let sum = checksum(key, value);
     value.extend_from_slice(&sum.to_le_bytes());

@@ -30,8 +30,8 @@ pub(super) enum Draft {
     Memory(Vec<Change>),
 }
 
-/// The files of a checkpoint. All keys in a file are of the same kind (the first byte of a key), so the key range of the file does not
-/// include keys of another kind. Files that RocksDB has not ingested are deleted when this value is dropped.
+/// The files of a checkpoint. All keys in a file are of the same kind (the first byte of a key). The key range of a file with several kinds
+/// would also include keys of other partitions. Files that RocksDB has not ingested are deleted when this value is dropped.
 pub(super) struct Files {
     dir: PathBuf,
     finished: Vec<PathBuf>,

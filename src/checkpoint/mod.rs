@@ -3,8 +3,8 @@
 //! Manages the state directory. A checkpoint is one atomic write: the changed pages of the filter, the changed fingerprints of the exact
 //! store, the deletion of expired generations, and metadata with the offsets. A generation has the keys of one slice of the window. A large
 //! checkpoint is assembled in files that RocksDB ingests in one step. So the stored state always contains the effects of exactly the
-//! records below its offsets. Checkpoints are not synced to disk. Correctness does not depend on them, because Kafka is the source of
-//! truth, and an older checkpoint is enough after a power failure.
+//! records below its offsets. Checkpoints are not synced to disk. After a power failure, an older checkpoint is enough, because the worker
+//! reads the later changes from the changelog or, without a changelog, from the input again.
 //!
 //! This module never decides how to handle a missing or incompatible checkpoint. It never deletes a corrupt checkpoint, only quarantines
 //! it.
@@ -86,7 +86,7 @@ pub struct CheckpointMetadata {
 }
 
 /// The configuration that the stored bits depend on. Capacity and error rate are not included, because changes to them apply only to new
-/// slices. The exception is `stable`: its memory and error rate are part of `filter`.
+/// slices (`aging`) or new tables (`cuckoo`). The exception is `stable`: its memory and error rate are part of `filter`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -107,7 +107,7 @@ impl Settings {
             entry: _,
             input: _,
             output: _,
-            when: _, // Changes no key. Records that are not selected are not stored.
+            when: _, // Selects records but does not change their keys.
             space: _,
             key: _,
             formats: _,     // A text or number has the same fingerprint in every format.
@@ -184,7 +184,7 @@ pub enum Error {
         expected: String,
         got: String,
     },
-    #[error("state directory {}: {what}", .dir.display())]
+    #[error("state directory {} is damaged: {what}; a worker that uses it moves the damaged store aside and restores the partitions", .dir.display())]
     Corrupt {
         dir: PathBuf,
         /// Description of the damage and its location.

@@ -1,14 +1,14 @@
 //! The options of RocksDB.
 //!
-//! Limits the memory, files, and threads of RocksDB. Does not sync each write, because any older checkpoint is good enough after a power
-//! failure.
+//! Limits the memory, files, and threads of RocksDB. Does not sync each write, because an older checkpoint is enough after a power failure
+//! (see the documentation of `checkpoint`).
 
 use super::draft;
 use rocksdb::{Cache, DBCompressionType, Options};
 
-/// At most two write buffers are in memory.
+/// Size of a write buffer. At most two write buffers are in memory.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
-/// Fingerprint lookups use the block cache.
+/// Size of the block cache, which fingerprint lookups use.
 const BLOCK_CACHE_BYTES: usize = 64 << 20;
 
 pub(super) fn options() -> Options {

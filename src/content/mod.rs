@@ -15,17 +15,17 @@ use xxhash_rust::xxh3::xxh3_64;
 const KEYS_MAX: usize = 1 << 13;
 /// Assumed number of keys in a window, if the number is not configured.
 const KEYS_UNKNOWN: u64 = 1_000_000;
-/// All further fields of a record are stored as one hash.
+/// Maximum number of fields that are stored individually per record. All further fields are stored as one hash.
 const FIELDS_MAX: usize = 32;
-/// An object at this depth is a single field.
+/// Maximum depth of a compared field. An object at this depth counts as a single field.
 pub(crate) const DEPTH_MAX: usize = 4;
 /// Maximum number of records examined per minute before the sample is halved.
 const EXAMINED_MAX: usize = 1 << 17;
-/// This number of bytes of a value counts as one additional record.
+/// Number of bytes of a value that count as one additional examined record.
 const EXAMINED_BYTES: usize = 1 << 12;
 /// Maximum of `halvings` when the sample is halved to save CPU time. The limit on keys can halve the sample further.
 const MAX_HALVINGS_FOR_CPU: u32 = 6;
-/// Longer names of fields are cut.
+/// Maximum length of a reported field name, in bytes. Longer names are cut.
 const NAME_BYTES_MAX: usize = 128;
 /// Maximum number of fields with their own conflict counts.
 const NAMES_MAX: usize = 64;
@@ -38,7 +38,7 @@ const GONE: &str = "a field that the duplicate lacks";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompareContent {
-    /// JSON pointers of fields that are not compared, including everything in them.
+    /// JSON Pointers (RFC 6901) of fields that are not compared. If a field is an object, nothing in the object is compared.
     pub except: Vec<String>,
 }
 
@@ -162,7 +162,8 @@ impl Difference {
         if known.get(whole).or(content.get(whole)).is_some() {
             return vec![WHOLE.to_owned()];
         }
-        // If records have many fields, a field can be stored individually for one record but be in the rest of the other record.
+        // If records have many fields, a field can be stored individually for one record but be part of `REST` for the other record. Then a
+        // field that only one record has individually is not evidence of a difference.
         let is_wide = known.get(rest).or(content.get(rest)).is_some();
         let mut names = Vec::new();
         value.leaves(DEPTH_MAX, |leaf| {

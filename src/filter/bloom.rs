@@ -13,7 +13,7 @@ use crate::key::Fingerprint;
 pub(super) const BLOCK_BITS: u32 = 512;
 const BLOCK_BYTES: usize = 64;
 
-/// A key sets zero, one, or two bits in a word.
+/// Bits per word of a block. In each word, a key sets zero, one, or two bits.
 pub(super) const WORD_BITS: u32 = 64;
 const WORDS: usize = (BLOCK_BITS / WORD_BITS) as usize;
 

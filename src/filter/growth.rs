@@ -1,6 +1,7 @@
 //! Adapts the size of an aging filter to the number of keys in the stream.
 //!
-//! Computes the size of the next slice. The size never causes a key to be forgotten early, unless the configuration allows early eviction.
+//! Computes the size of the next slice. A size that turns out to be too small makes the slice chain layers, so keys are forgotten early
+//! only if `max_memory` does not allow a layer and `at_max_memory` is `evict_oldest`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

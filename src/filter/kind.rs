@@ -18,8 +18,8 @@ use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Predictio
 pub struct Properties {
     /// The option that determines the size of a filter.
     pub size: Size,
-    /// True if the kind remembers each key for a whole window, unless `at_max_memory = "evict_oldest"` allows otherwise. Such a kind
-    /// divides the window into slices.
+    /// True if the kind remembers each key for a whole window, unless `at_max_memory = "evict_oldest"` allows the filter to forget keys
+    /// early. Such a kind divides the window into slices.
     pub keeps_window: bool,
     /// True if new slices can adapt to the number of keys in the stream, up to `max_memory`. The options in [`Growth`] apply only to such a
     /// kind.

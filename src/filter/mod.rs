@@ -1,10 +1,11 @@
 //! Filters: sets of fingerprints that answer "seen" or "not seen".
 //!
-//! Defines the trait [`Filter`], the kinds of filters, and the exact store. Code here does no I/O and reads no clock: time comes from the
-//! records. Random choices come from generators that are seeded with a key, or whose state is part of the filter. A filter never forgets a
-//! key within its window, with three exceptions: [`Stable`] does not guarantee a window, an [`Aging`] filter can be configured to forget
-//! its oldest keys at its maximum memory ([`AtMaxMemory::EvictOldest`]), and removing a key that was never inserted may remove a different
-//! key. The only other error is a false positive: an unseen key that is reported as seen.
+//! Defines the trait [`Filter`], the kinds of filters, and the exact store. Code here does no I/O itself ([`Exact`] reads stored
+//! fingerprints through the trait [`Archive`]) and reads no clock: time comes from the records. Random choices come from generators that
+//! are seeded with a key, or whose state is part of the filter. A filter never forgets a key within its window, with three exceptions:
+//! [`Stable`] does not guarantee a window, an [`Aging`] filter can be configured to forget its oldest keys at its maximum memory
+//! ([`AtMaxMemory::EvictOldest`]), and removing a key that was never inserted may remove a different key. The only other error is a false
+//! positive: an unseen key that is reported as seen.
 //!
 //! The macro `kinds!` generates [`Kind`], [`Spec`], and [`FilterMetadata`] from the table below.
 
@@ -74,7 +75,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
     fn contains(&self, fingerprint: Fingerprint) -> bool;
 
     /// Looks up keys. For each key that [`Filter::contains`] reports as seen, sets the entry of `seen` at the same index to true. Leaves
-    /// the other entries unchanged. For [`Aging`] and [`Cuckoo`], this is much faster than single lookups.
+    /// the other entries unchanged. For [`Aging`] and [`Cuckoo`], one call with many keys is much faster than single lookups.
     fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
         fingerprints.iter().zip(seen).for_each(|(&fingerprint, seen)| *seen |= self.contains(fingerprint));
     }
@@ -120,18 +121,20 @@ pub trait Filter: fmt::Debug + Send + Sync {
     }
 
     /// Advances stream time to `time` and forgets keys that have left the window. Has an effect only in a window by time, only for kinds
-    /// with slices, and only if `time` is in a later slice than the current one.
+    /// with slices, and only if `time` is the first known time or is in a later slice than the current slice.
     fn advance(&mut self, time: Timestamp);
 
-    /// Prepares the filter to insert the keys of one slice from a changelog. The insertions then produce the same state again. `slice` and
-    /// `replay_info` are the [`Filter::expiry_clock`] and the [`Filter::replay_info`] that the changelog stores with the keys. In a window
-    /// by count, moves to `slice` unless the current slice is later. In a window by time, only [`Filter::advance`] changes the slice.
+    /// Prepares the filter to insert the keys of one slice from a changelog, so that the insertions produce the same state as the original
+    /// insertions. `slice` and `replay_info` are the [`Filter::expiry_clock`] and the [`Filter::replay_info`] that the changelog stores
+    /// with the keys. In a window by count, a kind with slices moves to `slice` unless the current slice is later. [`Cuckoo`] does not move
+    /// from a full slice to the next slice here, but at the next insertion. In a window by time, only [`Filter::advance`] changes the
+    /// slice.
     fn resume(&mut self, _slice: Slice, _replay_info: Option<u64>) {}
 
-    /// Returns the number that a changelog must store with the keys of a slice. With this number, inserting the keys again produces the
-    /// same state. The changelog calls this method after the first key of the slice is inserted. For `aging`, the number is the capacity of
-    /// the slice. For `stable`, it is the number of insertions before that first key. `None` for other kinds and before the first insertion
-    /// (for `aging`, into the current slice).
+    /// Returns the number that a changelog must store with the keys of a slice. [`Filter::resume`] needs the number to produce the same
+    /// state when the keys are inserted again. Call this method right after the first of these keys is inserted. For `aging`, the number is
+    /// the capacity of the current slice's first layer. For `stable`, it is the number of insertions before the last insertion. `None` for
+    /// other kinds and before the first insertion (for `aging`, into the current slice).
     #[must_use]
     fn replay_info(&self) -> Option<u64> {
         None
@@ -149,7 +152,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
     fn slice(&self) -> Option<Slice>;
 
     /// Returns the slice of a key's last insertion or renewal. `None` if the key is not remembered, or if the kind does not store slices.
-    /// For a false positive, returns the slice of other keys.
+    /// False positives can make the slice too late, and a key that was never inserted can have a slice.
     #[must_use]
     fn slice_of(&self, _fingerprint: Fingerprint) -> Option<Slice> {
         None
@@ -176,7 +179,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
     /// Returns [`MetadataError::Page`] if the filter does not have this page, or if the length is wrong.
     fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError>;
 
-    /// Marks all pages as stored. Call this method after a checkpoint has written the dirty pages.
+    /// Marks all dirty pages as stored. Call this method after a checkpoint has written the dirty pages.
     fn mark_clean(&mut self);
 
     /// Marks all pages that contain data as dirty. The next checkpoint then stores all of them. Needed if the stored pages are gone.
@@ -221,12 +224,12 @@ kinds! {
     };
 }
 
-/// A part of a filter that is stored and dropped as a unit.
+/// A layer of a filter. The pages of a layer are deleted from the checkpoint together when the layer is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Slice of the part, as in [`PageId::slice`].
+    /// Slice of the layer, as in [`PageId::slice`].
     pub slice: Slice,
-    /// Layer of the part, as in [`PageId::layer`].
+    /// Number of the layer, as in [`PageId::layer`].
     pub layer: usize,
     /// Number of pages that contain data and are therefore stored.
     pub pages: u64,
@@ -237,12 +240,13 @@ pub struct Part {
 pub struct Usage {
     /// Number of keys remembered, counting repeated insertions. For `stable`, an estimate.
     pub keys: u64,
-    /// Number of keys inserted since the current slice started. For kinds without slices, the number of keys ever inserted.
+    /// Number of keys inserted or renewed since the current slice started. For kinds without slices, the number of keys ever inserted or
+    /// renewed.
     pub open_keys: u64,
     /// Memory of the bits, cells, or slots, in bytes.
     pub bytes: u64,
-    /// Current fill level divided by the planned fill level. Above 1, the filter is overfull. [`Properties::overfull`] describes what an
-    /// overfull filter does.
+    /// Current fill level divided by the planned fill level. For `aging`, only the current slice counts. Above 1, the filter is overfull.
+    /// [`Properties::overfull`] describes what an overfull filter does.
     pub load: f64,
     /// Number of keys that were forgotten early because the filter had reached its maximum memory. Counted since the filter was created or
     /// restored.
@@ -279,7 +283,7 @@ fn check_and_insert_one_by_one<F: Filter + ?Sized>(
     fingerprints.iter().try_for_each(|&fingerprint| filter.check_and_insert(fingerprint).map(|there| seen.push(there)))
 }
 
-/// Error of an insertion.
+/// Error of an insertion or a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapacityError {
@@ -290,7 +294,9 @@ pub enum CapacityError {
     )]
     Memory,
     /// The filter has reached its maximum memory, and [`Growth::at_max`] is [`AtMaxMemory::Stop`].
-    #[error("the filter has reached its max_memory; raise max_memory, or set at_max_memory to choose what happens at the limit")]
+    #[error(
+        "the filter has reached filter.max_memory; raise filter.max_memory, or set filter.at_max_memory to \"saturate\" (drops more unseen records) or \"evict_oldest\" (may emit keys of the window again)"
+    )]
     MaxMemory,
     /// An exact store has 2^24 changes (about 17 million) that wait for a checkpoint.
     #[error(

@@ -1,4 +1,4 @@
-//! Sizes blocked Bloom filters: the number of blocks, and the number k of bits that a key sets in a block. Only arithmetic.
+//! Sizes blocked Bloom filters: the number of blocks, and the number k of bits that a key sets in a block.
 //!
 //! Some blocks of a filter get more keys than others. The number of keys in a block has a Poisson distribution, so the false-positive rate
 //! is the average over that distribution (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). A key sets one
@@ -21,8 +21,9 @@ pub(super) const BITS_PER_KEY_MAX: u32 = 512;
 /// makes the chained layers of overfull filters smaller.
 pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 
-/// Minimum ratio between the sizes of a filter with one and with two blocks per key. Above this ratio, the filter uses two blocks, although
-/// looking up two blocks takes nearly twice as long. Filters with a rate below about 7e-6 use two blocks, regardless of the number of keys.
+/// Ratio of a filter's size with one block per key to its size with two blocks per key. Above this ratio, the filter uses two blocks per
+/// key, although looking up two blocks takes nearly twice as long. Filters with a rate below about 7e-6 use two blocks, regardless of the
+/// number of keys.
 const WORTH_A_BLOCK: f64 = 1.19;
 
 /// False-positive rate of a filter with `blocks_per_key` blocks per key and `k` different bits per block. With two blocks per key, each
@@ -128,7 +129,7 @@ impl Words {
     }
 }
 
-/// Maximum rate per filter for a rate of at most `rate` over all `generations` filters.
+/// Returns the maximum false-positive rate of one generation if all `generations` generations together may have the rate `rate`.
 #[must_use]
 pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
     // 1 - (1 - rate)^(1/generations), without loss of precision at small rates.
@@ -173,8 +174,8 @@ fn bits_for(rate: f64, blocks_per_key: u32) -> f64 {
     high
 }
 
-/// Returns the k per block with the lowest rate, and that rate. As k grows, the rate first falls and then rises, so the search ends when
-/// the rate stops falling.
+/// Returns the k per block with the lowest rate, and the rate at that k. As k grows, the rate first falls and then rises, so the search
+/// ends when the rate stops falling.
 fn best_k(bits_per_key: f64, blocks_per_key: u32) -> (u32, f64) {
     let mut best = (1, spread_rate(bits_per_key, blocks_per_key, 1));
     for k in 2..=K_MAX {

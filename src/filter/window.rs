@@ -1,4 +1,4 @@
-//! The window, divided into slices. A key stays seen for one window of record time or of inserted keys.
+//! The window, divided into slices. A key stays seen for at least one window, measured in record time or in inserted keys.
 //!
 //! Computes slices from times. Never reads a clock.
 
@@ -65,14 +65,14 @@ pub enum Window {
 }
 
 impl Window {
-    /// Creates a window of `length_ms` of record time, rounded up to whole slices.
+    /// Creates a window of `length_ms` of record time. The length is rounded up to make each slice a whole number of milliseconds.
     #[must_use]
     pub fn time(length_ms: i64, slices: u32) -> Self {
         let slices = slices.max(1);
         Self::Time { slice_ms: (length_ms.max(1) - 1) / i64::from(slices) + 1, slices }
     }
 
-    /// Creates a window of the last `keys` keys, rounded up to whole slices.
+    /// Creates a window of the last `keys` keys. The number is rounded up to give all slices the same number of keys.
     #[must_use]
     pub fn keys(keys: u64, slices: u32) -> Self {
         let slices = slices.max(1);

@@ -1,7 +1,8 @@
 //! The fields of a recorded stream, as columns. Each field is a candidate for a key.
 //!
-//! The table has a row per record, a column for each field of the first records, and one column for all other fields. The cells are hashes.
-//! The memory of the table is limited. If the stream is longer than the limit allows, the table has only the start of the stream.
+//! The table has a row per record, columns for up to [`COLUMNS_MAX`] fields of the first records, and one column for all other fields. The
+//! cells are hashes. The memory of the table is limited. If the stream is longer than the limit allows, the table has only the start of the
+//! stream.
 
 use crate::content::{self, CompareContent};
 use crate::format::{Encoding, NoSchemas, RecordFormat, Scalar, compression};
@@ -60,8 +61,8 @@ impl Column {
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) fields: Vec<Column>,
-    /// The column for all fields without a column of their own. At the end, `read` moves it to the end of `fields` and leaves an empty
-    /// column here.
+    /// The column for all fields without a column of their own. When all records are read, [`Columns::read`] moves this column to the end
+    /// of `fields` and leaves an empty column here.
     rest: Column,
     /// For each record, the stream time of its partition when the record was read.
     pub(super) times: Vec<Option<Timestamp>>,

@@ -11,7 +11,7 @@ pub(super) struct Candidate {
     /// Predicts the rate and memory at a load. A load of 1 is the planned number of keys in a window.
     pub(super) predict: Box<dyn Fn(f64) -> Prediction>,
     pub(super) steady_bytes: Option<u64>,
-    /// Disk space at load 1, in bytes. Grows with the load.
+    /// Disk space at load 1, in bytes. Proportional to the load.
     pub(super) disk: f64,
     pub(super) k: u32,
     pub(super) reads: String,
@@ -67,7 +67,7 @@ pub(super) fn kinds() -> Vec<(&'static str, Make)> {
 /// The name of the default kind without chaining.
 pub(super) const UNCHAINED: &str = "unchained";
 
-/// Size of a fingerprint in a store, with 12 bytes of overhead.
+/// Estimated disk space per fingerprint: 16 bytes, plus 12 bytes of overhead.
 const EXACT_BYTES: f64 = 16.0 + 12.0;
 
 /// Number of keys of one partition in a window.

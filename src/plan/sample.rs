@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 use std::sync::Arc;
 
-/// Maximum number of keys in memory: just below the capacity of a hash table with 2^20 entries of 33 bytes each. An estimate of the
-/// distinct keys is based on about half of the maximum or more.
+/// Maximum number of keys in memory: just below the capacity of a hash table with 2^20 entries of 33 bytes each. When memory is full, about
+/// half of the keys are kept, so an estimate of the distinct keys is based on at least about half of the maximum.
 const KEYS_MAX: usize = 900_000;
 
 #[derive(Clone, Debug)]
@@ -156,7 +156,7 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
 }
 
 /// Counts the distinct keys in a sliding window. `last` has the slice of each key's last record, and `slices` has the number of such keys
-/// per slice. Both contain only keys whose fingerprints start with at least `halvings` zero bits.
+/// per slice. `last` and `slices` contain only keys whose fingerprints start with at least `halvings` zero bits.
 #[derive(Default)]
 struct Windows {
     window: Option<Window>,

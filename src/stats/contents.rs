@@ -1,4 +1,5 @@
-//! Contents of records, shared by several workers: a sample for counting key conflicts, and counts of records without any compared content.
+//! Contents of records, shared by several workers: a sample for counting key conflicts, and counts of the contents that were read to detect
+//! changes.
 //!
 //! A worker must not hold the lock while it reads a record.
 
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The number of records to check before a topic gets a warning that none of them has any part of the compared content.
+/// Number of contents that must be read before the worker warns that no record has any part of the compared content.
 const EMPTY_MAX: u64 = 1000;
 
 /// Counts of the contents that were read for `emit = "on_change"`. If the content is in the value, tombstones are not counted.
@@ -21,7 +22,7 @@ pub struct ComparedContents {
 }
 
 impl ComparedContents {
-    /// Adds the counts of more records. Returns the warning when it applies for the first time.
+    /// Adds the counts of more records. If the warning applies, only the call that reaches `EMPTY_MAX` contents returns it.
     pub fn add(&self, ContentCounts { read, with_parts }: ContentCounts) -> Option<String> {
         // `with_parts` is added first. Otherwise, another thread could see records that were read, but none with parts, and warn for no
         // reason.
@@ -30,7 +31,7 @@ impl ComparedContents {
         self.warning().filter(|_| before < EMPTY_MAX)
     }
 
-    /// Returns a warning if none of the records so far has any part of its content, and there are at least `EMPTY_MAX` records.
+    /// Returns a warning if at least `EMPTY_MAX` contents were read and each of them lacks all of its parts.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let is_empty = self.read.load(Ordering::SeqCst) >= EMPTY_MAX && self.with_parts.load(Ordering::SeqCst) == 0;

@@ -48,7 +48,7 @@ pub struct Stats {
     pub latency: Histogram,
     pub transaction_time: Histogram,
     pub checkpoint_time: Histogram,
-    /// Time from the assignment of a partition until its state is restored.
+    /// Time from the assignment of a partition, or from the start of a later restore, until the state of the partition is restored.
     pub restore_time: Histogram,
     /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds. While no
     /// topic matches, the process has no producers, so answers to requests for the list of topics count instead.
@@ -66,12 +66,12 @@ pub struct TopicCounts {
     pub unseen: AtomicU64,
     /// Duplicates, including false positives.
     pub duplicate: AtomicU64,
-    /// Late records, unless `late = "emit"`.
+    /// Late records. With `late = "emit"`, late records get other verdicts and are not counted here.
     pub late: AtomicU64,
     pub retracted: AtomicU64,
     /// Tombstones whose key cannot be read. The option `on_tombstone` determines whether they are emitted.
     pub tombstone: AtomicU64,
-    /// Records that `when` does not select. They are emitted without deduplication.
+    /// Records that no rule of the input selects with `when`. They are emitted without deduplication, unless the topic is a shadow.
     pub passed: AtomicU64,
     /// Invalid records, by [`Reason`].
     pub invalid: [AtomicU64; Reason::ALL.len()],
@@ -83,9 +83,10 @@ pub struct TopicCounts {
     /// Time of the last record that was counted in `future`, in milliseconds since the epoch.
     pub future_time: AtomicI64,
     times: Mutex<TimeWatch>,
-    /// Records between a checkpoint and the committed offset that were read again and not emitted.
+    /// Records below the committed offset that were read again to restore the state (a warm-up). They are not emitted again.
     pub warmed_up: AtomicU64,
-    /// Number of offsets whose records were deleted before the group had read them.
+    /// Number of offsets that were deleted before the group had read them. An upper bound for the deleted records, because some offsets may
+    /// belong to control batches or to records that compaction had removed.
     pub deleted_unread: AtomicU64,
     /// Records and duplicates in a sample, counted by the header or field in `count_by`. Only set if `count_by` is configured.
     pub values: Option<Mutex<ValueCounts>>,
@@ -109,7 +110,7 @@ pub struct SpaceCounts {
     /// Keys forgotten too early because a filter reached its maximum memory.
     pub evicted: AtomicU64,
     pub rotations: AtomicU64,
-    /// Keys that were emitted from more than one partition, in a sample of one key in 1,024.
+    /// Number of times that a key was emitted from a different partition than at its previous emission, in a sample of one key in 1,024.
     pub cross_partition_keys: AtomicU64,
 }
 
@@ -132,7 +133,7 @@ pub struct Totals {
 
 #[derive(Clone, Debug, Default)]
 pub struct WorkerReport {
-    /// True while the worker is a member of the group and knows its partitions, even if it has no partitions.
+    /// True while the worker is a member of the group and knows its assignment, even if the assignment is empty.
     pub joined: bool,
     /// Message that explains why the worker cannot commit or start.
     pub blocked: Option<String>,
@@ -175,7 +176,7 @@ pub struct InputReport {
     pub position: Offset,
     /// The last known committed offset of the group.
     pub committed: Offset,
-    /// The last known end offset of the partition.
+    /// The last known high watermark of the partition.
     pub end: Option<Offset>,
     pub stream_time: Option<Timestamp>,
     /// Time when the partition stopped at a producer's open transaction, in milliseconds since the epoch.

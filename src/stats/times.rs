@@ -150,7 +150,7 @@ impl Stats {
             let mut watch = counts.time_watch();
             let (records, future) = (counts.records() - get(&counts.passed), get(&counts.future));
             if !assigned.contains(&*topic.input) {
-                // Other processes now own all partitions of the topic, so drop the warning.
+                // No worker of this process has a partition of the topic now, so drop the warning.
                 *watch = TimeWatch { records, future, warning: None };
                 continue;
             }

@@ -103,7 +103,7 @@ impl MemoryDisk {
         self.lock().checkpoints.as_ref().map(|(number, _)| *number)
     }
 
-    /// Returns false if the checkpoints are already gone.
+    /// Removes the `checkpoints` directory from the disk, as a quarantine does. Returns false if the directory does not exist.
     pub(in crate::checkpoint) fn move_aside(&self) -> bool {
         self.lock().checkpoints.take().is_some()
     }

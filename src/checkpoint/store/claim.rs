@@ -20,7 +20,8 @@ pub(super) type Claims = BTreeMap<PartitionId, u64>;
 
 impl Store {
     /// Claims the checkpoint of a partition. Checkpoints under earlier claims can no longer be saved. A worker must claim a partition
-    /// before it requests the group's offsets. Otherwise, a checkpoint under an earlier claim could be past these offsets.
+    /// before it requests the group's offsets. Otherwise, the previous owner could still save a checkpoint whose offsets are higher than
+    /// the offsets that the worker gets.
     #[must_use]
     pub fn claim(&self, id: &PartitionId) -> Claim {
         let mut claims = self.claims();

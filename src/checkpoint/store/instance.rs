@@ -1,4 +1,4 @@
-//! The instance id of a state directory, which distinguishes its process from others.
+//! The instance id of a state directory, which distinguishes its process from other processes.
 //!
 //! Reads and writes the file `instance`. Never replaces an id that can still be read.
 
@@ -29,7 +29,9 @@ impl Store {
         match fs::read(&path) {
             Ok(id) if id.len() == 16 && id.iter().all(u8::is_ascii_hexdigit) => return Ok(String::from_utf8_lossy(&id).into_owned()),
             // A new id is as safe as a new disk: the brokers abort the open transaction of the previous id when it times out.
-            Ok(_) => tracing::error!(file = %path.display(), "the instance id of this state directory is damaged; creating a new one"),
+            Ok(_) => {
+                tracing::error!(file = %path.display(), "the instance id of this state directory is damaged; creating a new one. With exactly_once, an open transaction under the old id can delay read_committed consumers until it times out")
+            }
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
             Err(_) => {}
         }

@@ -1,4 +1,4 @@
-//! The results of loading from the store. They contain only verified data.
+//! The result of `Store::load`. A state is returned only if its metadata and all of its pages have valid checksums.
 
 use super::Saved;
 use crate::changelog::Progress;

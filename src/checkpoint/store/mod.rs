@@ -1,7 +1,7 @@
 //! The RocksDB store of a state directory.
 //!
-//! Keeps the database open and moves it aside if it is corrupt. The empty database that replaces it never answers lookups for states that
-//! were in the corrupt database.
+//! Keeps the database open and moves it aside if it is corrupt. A lookup for a state that was in the corrupt database fails. It never reads
+//! the empty database that replaced the corrupt database.
 
 mod claim;
 mod instance;
@@ -34,7 +34,7 @@ use std::{fs, io};
 const FORMAT: &str = "7";
 const FORMAT_KEY: &[u8] = b"format";
 
-/// Larger checkpoints are assembled in files.
+/// Maximum size of a checkpoint that is written as one batch. Larger checkpoints are assembled in files.
 const BATCH_BYTES: u64 = 8 << 20;
 /// The estimated size in bytes of a changed fingerprint in a batch, including the id of its partition.
 const CHANGE_BYTES: u64 = 64;
@@ -180,8 +180,8 @@ impl Store {
         Ok(db)
     }
 
-    /// Checks that the format can be read. Returns false if the database is new. The caller must then write the format version before
-    /// anything else.
+    /// Checks that the format can be read. Returns false if the database is new. A caller that writes to the database must then write the
+    /// format version before anything else.
     fn check_format(&self, db: &Database) -> Result<bool, Error> {
         match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
             None => Ok(false),
@@ -216,7 +216,7 @@ impl Store {
             return Ok(());
         }
         if !self.checkpoints().exists() {
-            tracing::error!(dir = %self.dir.display(), "the state directory was deleted while in use; recreating it");
+            tracing::error!(dir = %self.dir.display(), "the state directory was deleted while in use; recreating it. The next checkpoints store complete states, and partitions with an exact store are restored");
             create_dir(&self.dir).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
             return self.instance.get().filter(|_| !self.dir.join("instance").exists()).map_or(Ok(()), |id| self.write_instance_id(id));
         }
@@ -351,7 +351,7 @@ impl Store {
         match self.open_db() {
             Ok(db) => {
                 (open.db, open.failed) = (Some(db), false);
-                // A quarantine moved the directory away but could not open a new one.
+                // `place` is `None` here if a quarantine moved the directory away but could not open a new database.
                 open.place = open.place.or_else(|| self.place());
             }
             Err(error) => {

@@ -1,6 +1,6 @@
 //! Writes a checkpoint atomically: the metadata, the changes, and the deletions.
 //!
-//! Never leaves a partial checkpoint in the store, and never deletes data of another partition.
+//! Never leaves a partial checkpoint in the store and never deletes data of another partition.
 
 use super::{CHANGE_BYTES, Claim, Saved, Store};
 use crate::checkpoint::codec::{
@@ -24,8 +24,8 @@ impl Store {
     /// Returns `saved` for the next call and the number of bytes written.
     ///
     /// # Errors
-    /// Returns [`Error::Superseded`] if there is a newer claim, and other errors if the checkpoint cannot be written. After any error, the
-    /// store contains either the complete previous checkpoint or the complete new one.
+    /// Returns [`Error::Superseded`] if there is a newer claim, and other errors if the checkpoint cannot be written. No error leaves a
+    /// partial checkpoint: the store then contains the complete new checkpoint or the same entries as before the call.
     pub fn save(
         &self,
         claim: &Claim,

@@ -24,7 +24,7 @@ pub(super) struct Batch {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     key: Fingerprint,
-    /// True if a layer other than the open one contains the key. See [`work`] for the open layer.
+    /// True if a layer other than the open layer reports the key as seen. See [`work`] for the open layer.
     pub(super) seen: bool,
     /// The key's bits in the open layer.
     pub(super) mask: Mask,
@@ -42,7 +42,8 @@ impl Entry {
 }
 
 impl Batch {
-    /// Starts a batch of the first [`BATCH_MAX`] keys, for a `version` of the layers.
+    /// Starts a batch with these keys, or with the first [`BATCH_MAX`] keys if there are more. Returns the entries of the keys, which
+    /// [`work`] must then compute. The entries are valid as long as the layers have this `version`.
     pub(super) fn begin(&mut self, fingerprints: &[Fingerprint], version: u64) -> &mut [Entry] {
         self.entries.resize(fingerprints.len().min(BATCH_MAX), Entry::new(Fingerprint(0)));
         self.entries.iter_mut().zip(fingerprints).for_each(|(entry, &key)| entry.begin(key));
@@ -88,7 +89,7 @@ impl Batch {
     }
 }
 
-/// Looks up all keys in all layers except the open one and computes their masks for the open layer. The open layer is the newest layer of
+/// Looks up all keys in all layers except the open layer and computes their masks for the open layer. The open layer is the newest layer of
 /// the current slice, and keys are inserted only into it. If `is_open` is true, the open layer is the last of `layers`. The results are
 /// valid for the current version of the layers.
 ///

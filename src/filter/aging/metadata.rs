@@ -1,5 +1,5 @@
-//! The stored form of an aging filter, without its bits. A corrupt number never makes a filter allocate more memory than the other numbers
-//! allow.
+//! The stored form of an aging filter, without its bits. If one of its numbers is corrupt, restoring the filter fails or allocates no more
+//! memory than the other numbers allow.
 
 use super::Layer;
 use crate::filter::bloom::{BLOCK_BITS, Bloom, BloomLayout};
@@ -17,7 +17,7 @@ const BLOCKS_PER_KEY_MAX: u64 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// Number of the current slice, or `None` before any time is known.
+    /// Number of the current slice. `None` in a window by time until the first time is known.
     pub slice: Option<Slice>,
     /// Generations, oldest first.
     pub generations: Vec<GenerationMetadata>,
@@ -98,9 +98,9 @@ pub struct LayerMetadata {
 }
 
 impl LayerMetadata {
-    /// Returns the empty layer, or `None` if no filter can have such a layer, or if there is not enough memory. Sizing gives each key 1 to
-    /// 512 bits, so `blocks` and `capacity` limit each other. One wrong number therefore cannot allocate more memory than the other number
-    /// allows.
+    /// Returns the layer with its bits still clear, or `None` if no filter can have such a layer, or if there is not enough memory. Sizing
+    /// gives each key 1 to 512 bits, so `blocks` and `capacity` limit each other. One wrong number therefore cannot allocate more memory
+    /// than the other number allows.
     pub(super) fn layer(&self) -> Option<Layer> {
         let sane = (1..=BLOCKS_MAX).contains(&self.blocks)
             && (1..=BLOCKS_PER_KEY_MAX.min(self.blocks)).contains(&u64::from(self.blocks_per_key))

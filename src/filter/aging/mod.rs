@@ -70,14 +70,14 @@ impl Generation {
 pub struct Aging {
     window: Window,
     sizing: Sizing,
-    /// `None` before the first time is known.
+    /// `None` in a window by time until the first time is known.
     slice: Option<Slice>,
     /// Generations, oldest first. If the last generation is for the current slice, it is open: keys are inserted into it.
     generations: Vec<Generation>,
     /// True if `max_memory` allows no further layer in the current slice. Reset when the next slice starts.
     saturated: bool,
     evicted: u64,
-    /// Capacity that the current slice must have when it opens, if a changelog sets it.
+    /// Capacity that the changelog stores for the current slice. `None` if the filter computes the capacity itself.
     replay_info: Option<u64>,
     /// Version of the layers: rises when a layer is added or removed, or when a page is restored. Starts at 1, because version 0 means that
     /// nothing was precomputed.
@@ -105,7 +105,8 @@ impl Aging {
         }
     }
 
-    /// Returns slice 0 before any time is known. [`Aging::rotate`] later renumbers the generation.
+    /// Returns the current slice. In a window by time, returns slice 0 until the first time is known. [`Aging::rotate`] then moves the keys
+    /// from slice 0 to the slice of the first known time.
     fn current(&self) -> Slice {
         self.slice.unwrap_or_default()
     }
@@ -181,8 +182,9 @@ impl Aging {
         self.room = 0;
     }
 
-    /// Ensures that the newest layer accepts keys and computes how many. If `max_memory` allows no further layer, the newest layer accepts
-    /// any number of keys, even if it is full.
+    /// Ensures that the newest layer accepts keys and computes `room`, the number of keys that it accepts. If `max_memory` allows no
+    /// further layer, returns an error or, depending on `at_max_memory`, lets the newest layer accept any number of keys even if it is
+    /// full.
     fn find_room(&mut self) -> Result<(), CapacityError> {
         let slice_keys = match self.window {
             Window::Time { .. } => u64::MAX,
@@ -199,8 +201,8 @@ impl Aging {
         Ok(())
     }
 
-    /// Opens a generation for the current slice. If the generation is already open, chains another layer to it, unless `max_memory` forbids
-    /// a larger generation.
+    /// Opens a generation for the current slice. If the generation is already open, chains another layer to it or, if `max_memory` does not
+    /// allow the layer, does what `at_max_memory` requires.
     fn make_room(&mut self) -> Result<(), CapacityError> {
         self.layers_change();
         if self.open().is_none() {
@@ -232,8 +234,8 @@ impl Aging {
     }
 
     /// Returns the capacity and layout of the first layer of a generation that is about to open. The capacity comes from the changelog
-    /// (`replay_info`) or follows from the number of keys in the previous generations. If `max_memory` does not allow a layer that is
-    /// larger than configured, the layer has the configured size.
+    /// (`replay_info`) or, in a window by time, follows from the number of keys in the previous generations. If `max_memory` does not allow
+    /// a layer that is larger than configured, the layer has the configured size.
     fn first_size(&self) -> (u64, BloomLayout) {
         let held = self.generations.iter().map(Generation::keys);
         let capacity = match self.window {

@@ -1,4 +1,4 @@
-//! Processes a batch with SIMD instructions, if the CPU has them.
+//! Processes a batch with AVX2 instructions if the CPU supports AVX2.
 //!
 //! The answers are always the same as the answers of [`batch::work`].
 

@@ -1,4 +1,4 @@
-//! The size of an aging filter, and its predicted rate and memory. Only arithmetic.
+//! The size of an aging filter, and its predicted rate and memory.
 
 use super::{Aging, Metadata};
 use crate::filter::bloom::BloomLayout;
@@ -11,7 +11,7 @@ use crate::filter::{Filter, Growth, MetadataError, Prediction, Window};
 pub struct Sizing {
     /// Number of keys that a generation holds before it chains another layer.
     pub capacity: u64,
-    /// Maximum rate of one generation, including chained layers.
+    /// Maximum false-positive rate of one generation, including chained layers.
     pub rate: f64,
     /// Layout of a generation's first layer.
     pub layout: BloomLayout,
@@ -83,7 +83,7 @@ impl Sizing {
         Self { capacity, layout: layout_for(capacity, self.rate * (1.0 - CHAIN_SHARE)), ..*self }
     }
 
-    /// Extends the prediction for one generation to all of them. `right` is the probability that a generation does not report an absent
+    /// Extends the prediction for one generation to all generations. `right` is the probability that a generation does not report an absent
     /// key as seen, and `bytes` is the memory of one generation.
     fn all(window: Window, right: f64, bytes: u64) -> Prediction {
         let generations = window.slices() + 1;
@@ -143,8 +143,8 @@ impl kind::Sizing for Sizing {
         self.predict(window, load)
     }
 
-    /// Averages the rate while the open slice fills up. All other slices have the planned number of keys. With `adapt`, the layers are
-    /// larger than the planned number of keys requires, if `max_memory` allows that.
+    /// Averages the rate while the open slice fills up. All other slices have the planned number of keys. With `adapt` in a window by time,
+    /// the layers are larger than the planned number of keys requires, if `max_memory` allows that.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     fn mean_rate(&self, window: Window) -> f64 {
         let (keys, layout) = (self.capacity as f64, self.steady(window).layout);

@@ -41,7 +41,7 @@ struct Layer {
     depth: u32,
     /// True if the layer was created for a different sizing. It then accepts no more keys.
     retired: bool,
-    /// Maximum number of filled slots: the capacity of the layer, or less if an insertion has failed.
+    /// Maximum number of filled slots: the capacity of the layer, or less if an insertion has failed since the current slice started.
     limit: u64,
     table: Table<SLOTS>,
 }
@@ -51,7 +51,7 @@ struct Layer {
 pub struct Cuckoo {
     window: Window,
     sizing: Sizing,
-    /// `None` before the first time is known.
+    /// `None` in a window by time until the first time is known.
     slice: Option<Slice>,
     tag: u64,
     open_keys: u64,
@@ -61,7 +61,7 @@ pub struct Cuckoo {
     layers: Vec<Layer>,
 }
 
-/// One copy of a key: its layer, its slot in that layer, and how many slices ago it was inserted.
+/// One copy of a key: its layer, its slot in that layer, and how many slices ago it was inserted or renewed.
 struct Copy {
     layer: usize,
     slot: u64,
@@ -149,7 +149,7 @@ impl Cuckoo {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.table.layout().bytes()))
     }
 
-    /// In a window by count, starts a new slice if the current one is full.
+    /// In a window by count, starts the next slice if the current slice is full.
     fn make_way(&mut self) {
         if let (Window::Keys { slice_keys, .. }, Some(slice)) = (self.window, self.slice)
             && self.open_keys >= slice_keys
@@ -158,8 +158,8 @@ impl Cuckoo {
         }
     }
 
-    /// Starts a slice and removes keys that have left the window. Empty layers are dropped, except the first, which would be needed again
-    /// immediately.
+    /// Starts a slice and removes keys that have left the window. Drops empty layers, except the layer at depth 0 of the current sizing,
+    /// which the next insertion would create again.
     fn rotate(&mut self, slice: Slice) {
         // If no time was known before, the keys inserted so far become keys of this slice. Their tag stays the same.
         let passed = self.slice.map_or(0, |current| slice.abs_diff(current));
@@ -242,8 +242,8 @@ impl Filter for Cuckoo {
         self.layers.iter().any(|layer| layer.table.contains(layer.table.place(fingerprint)))
     }
 
-    /// Each insertion adds a copy of the key, up to eight copies: two full buckets. If both buckets are the same, there are at most four
-    /// copies. A further insertion only renews the oldest copy, so [`Filter::remove`] cannot undo it separately.
+    /// Each insertion adds a copy of the key, until the key has eight copies or fills all slots of its buckets in one layer. A further
+    /// insertion only renews the oldest copy, so [`Filter::remove`] cannot undo that insertion separately.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         self.make_way();
         self.store(fingerprint)?;
@@ -256,9 +256,9 @@ impl Filter for Cuckoo {
         if copy.age == 0 {
             return Ok(false);
         }
-        // If the current slice is full, this renewal starts the next slice. The copy could expire at the start, so renew it before the
-        // start, and again afterward with the new tag. The copy stays in its slot, but the index of its layer may change, so find the layer
-        // by its name.
+        // In a window by count, this renewal starts the next slice if the current slice is full. The copy could expire at that moment, so
+        // renew it before the start of the slice, and again afterward with the new tag. The copy stays in its slot, but the index of its
+        // layer may change, so find the layer by its name.
         self.renew(&copy);
         let name = self.layers[copy.layer].name;
         self.make_way();
@@ -368,7 +368,7 @@ impl Filter for Cuckoo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// Number of the current slice, or `None` before any time is known.
+    /// Number of the current slice. `None` in a window by time until the first time is known.
     pub slice: Option<Slice>,
     /// Slices per window. There is one tag more than slices, so the meaning of a tag depends on this number.
     pub slices: u32,
@@ -422,7 +422,7 @@ pub struct LayerMetadata {
     pub fingerprint_bits: u32,
     /// Planned number of keys. Stored although it follows from `buckets`, to detect a wrong number of buckets before memory is allocated.
     pub capacity: u64,
-    /// Maximum number of filled slots: the capacity of the layer, or less if an insertion has failed.
+    /// Maximum number of filled slots: the capacity of the layer, or less if an insertion has failed since the current slice started.
     pub limit: u64,
     /// Number of filled slots. A key that was inserted several times can fill up to eight slots.
     pub keys: u64,

@@ -1,4 +1,4 @@
-//! The size of a cuckoo filter, and its predicted rate and memory. Only arithmetic.
+//! The size of a cuckoo filter, and its predicted rate and memory.
 
 use super::table::SLOT_BITS_MAX;
 use super::{Cuckoo, Metadata, SLOTS, TableLayout};

@@ -2,7 +2,7 @@
 //!
 //! This module tracks the fingerprints of each generation. Fingerprints inserted since the last checkpoint are in memory, and all others
 //! are in an [`Archive`]. A generation is forgotten as a whole, without a search for expired fingerprints. An exact store is used alone
-//! (kind `exact`) or confirms the keys that a filter reports as seen. It never reports a key as seen that was not inserted, and never
+//! (kind `exact`) or confirms the keys that a filter reports as seen. It never reports a key as seen that was not inserted. It never
 //! reports a key as unseen that was inserted within the window and not deleted. The only exceptions are collisions of two 128-bit hashes
 //! and, in a store with contents, of the low halves of two fingerprints.
 //!
@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// Maximum number of changes that wait in memory for a checkpoint, at about 50 bytes each. If there are more, checkpoints have failed for
-/// a long time, and the store reports an error instead of filling the memory.
+/// Maximum number of changes that wait in memory for a checkpoint, at about 50 bytes each. If there are more, checkpoints have probably
+/// failed for a long time, and insertions fail to keep the store from filling the memory.
 const UNSAVED_MAX: u64 = 1 << 24;
 
 /// Id of a generation. Ids start at 0, and a partition never reuses an id.
@@ -35,16 +35,16 @@ pub trait Archive: fmt::Debug + Send + Sync {
     fn content(&self, generation: GenerationId, entry: Fingerprint) -> Result<Option<u64>, ArchiveError>;
 }
 
-/// Error of an archive that cannot be read, with the reason. The state of the partition has to be restored.
+/// Error of an archive that cannot be read, with the reason. The worker then restores the partition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read the stored fingerprints: {0}")]
 pub struct ArchiveError(pub String);
 
-/// Error of an insertion or a lookup in an exact store.
+/// Error of a lookup or a change in the filter and the exact store of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExactError {
-    /// The store has no room.
+    /// The filter or the exact store has no room for another key.
     #[error(transparent)]
     Full(#[from] CapacityError),
     /// The archive cannot be read.
@@ -162,7 +162,7 @@ impl Exact {
         }
     }
 
-    /// Inserts a key into the open generation. In a window by count, first starts the next slice if the current one is full.
+    /// Inserts a key into the open generation. In a window by count, first starts the next slice if the current slice is full.
     ///
     /// # Errors
     /// Returns [`CapacityError::Unsaved`] if too many fingerprints wait for a checkpoint.
@@ -221,7 +221,7 @@ impl Exact {
     }
 
     /// Advances stream time to `time` and forgets keys that have left the window. Has an effect only in a window by time, and only if
-    /// `time` is in a later slice than the current one.
+    /// `time` is the first known time or is in a later slice than the current slice.
     pub fn advance(&mut self, time: Timestamp) {
         if let Some(slice) = self.window.slice_at(time)
             && self.slice.is_none_or(|current| slice > current)
@@ -302,8 +302,8 @@ impl Exact {
         self.changes_by_generation().flat_map(|(id, changes)| changes.map(move |(&fingerprint, change)| (id, fingerprint, change)))
     }
 
-    /// Records that a checkpoint may have written all changes to the archive. From now on, deleting one of these keys must also delete it
-    /// in the archive.
+    /// Records that a checkpoint may have written all changes to the archive. From now on, deleting a key that a change inserted must also
+    /// delete the key in the archive.
     pub fn mark_stored(&mut self) {
         for generation in &mut self.generations {
             generation.stored |= !generation.changes.is_empty();
@@ -361,7 +361,7 @@ impl Exact {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExactMetadata {
-    /// Number of the current slice, or `None` before any time is known.
+    /// Number of the current slice. `None` in a window by time until the first time is known.
     pub slice: Option<Slice>,
     /// Id of the next generation.
     pub next_id: GenerationId,

@@ -1,4 +1,4 @@
-//! Computes the layout of a stable Bloom filter and predicts its rate and memory. Only arithmetic.
+//! Computes the layout of a stable Bloom filter and predicts its rate and memory.
 //!
 //! The formulas follow a single cell. An insertion decrements it with probability P/m and sets it with probability K/m (see
 //! [`CellLayout`]). Different cells are treated as independent, which is nearly true if there are many cells. Tests compare the predictions

@@ -29,8 +29,8 @@ pub struct Candidate {
     pub distinct: u64,
     /// Number of records whose key occurred before.
     pub repeats: u64,
-    /// Number of duplicates that differ from the previous record with their key. If there is no other field to compare, all duplicates
-    /// count.
+    /// Number of duplicates that differ from the previous record with their key. If there is no other field to compare, every duplicate
+    /// counts as a conflict.
     pub conflicts: u64,
     pub conflict_share: f64,
     /// At most three fields that differ between conflicting duplicates, most frequent first.
@@ -358,7 +358,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     ));
 }
 
-/// Returns the value of `key_conflicts` that makes the worker report duplicates that differ.
+/// Returns the TOML value of the option `key_conflicts`: `true`, or a table with the fields to leave out of the comparison.
 fn key_conflicts(compare: &CompareContent) -> String {
     let pointers: Vec<_> = compare.except.iter().map(|pointer| serde_json::Value::from(pointer.as_str()).to_string()).collect();
     if pointers.is_empty() { "true".to_owned() } else { format!("{{ except = [{}] }}", pointers.join(", ")) }

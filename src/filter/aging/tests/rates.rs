@@ -48,7 +48,7 @@ fn overfull_slices_chain_and_keep_the_rate() {
 #[test]
 fn small_rates_are_met_with_two_blocks_per_key() {
     // At the target rate, there are too few false positives to count. A filter that holds four times its capacity without chaining has
-    // enough of them.
+    // enough false positives.
     let window = Window::Time { slice_ms: 1, slices: 4 };
     let sizing = Sizing::new(window, 40_000, 1e-6);
     assert_eq!(sizing.layout.blocks_per_key, 2);

@@ -9,7 +9,7 @@ use crate::filter::hash::{SplitMix, mix, scale};
 use crate::filter::paged_buffer::PagedBuffer;
 use crate::key::Fingerprint;
 
-/// Maximum number of fingerprints that an insertion moves before it gives up (the paper's number).
+/// Maximum number of fingerprints that an insertion moves before it fails. The cuckoo filter paper uses the same limit.
 const KICKS: usize = 500;
 /// Maximum bits per slot. A slot can start at any bit of a byte and must end within the 64 bits from the start of that byte.
 pub(super) const SLOT_BITS_MAX: u32 = 57;
@@ -18,7 +18,7 @@ const PAD_BYTES: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableLayout<const B: usize> {
-    /// At least 1.
+    /// Number of buckets, at least 1.
     pub(super) buckets: u64,
     /// Bits per fingerprint, f. A slot has a fingerprint and a tag.
     pub(super) fingerprint_bits: u32,

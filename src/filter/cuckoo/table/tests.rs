@@ -19,8 +19,8 @@ fn load_at_first_failure<const B: usize>() -> f64 {
 fn published_loads_are_reached() {
     let got = [load_at_first_failure::<1>(), load_at_first_failure::<2>(), load_at_first_failure::<4>(), load_at_first_failure::<8>()];
     println!("cuckoo: load at the first failed insertion, 1, 2, 4, 8 slots per bucket: {got:.4?}");
-    // Each measured load must reach the load that the paper reports. A large table cannot exceed the threshold (Fernholz, Ramachandran:
-    // "The k-orientability thresholds for G(n,p)", 2007), but a small table can exceed it by chance.
+    // Each measured load must reach the load that the cuckoo filter paper (Fan et al., 2014) reports. A large table cannot exceed the
+    // threshold (Fernholz, Ramachandran: "The k-orientability thresholds for G(n,p)", 2007), but a small table can exceed it by chance.
     for ((got, published), threshold) in got.into_iter().zip([0.50, 0.84, 0.95, 0.98]).zip([0.5, 0.897, 0.980, 0.999]) {
         assert!(got >= published && got <= threshold + 0.02, "{got:.3}, published {published}, threshold {threshold}");
     }
