@@ -94,9 +94,10 @@ impl Assignment {
         of_units.map(|(_, input)| input.partition.clone()).collect()
     }
 
-    /// True if the open transaction still lacks records of the aborted transaction. A single transaction must commit all of these records.
-    /// Otherwise, the changelog would lose the order of the verdicts, and the committed stream time could be ahead of the committed
-    /// records. Ignores an input whose next record ends the worker, because its replay cannot continue.
+    /// True if the open transaction still lacks records of an aborted transaction. A single transaction must commit all records of the
+    /// aborted transaction. Otherwise, the changelog, if there is one, would lose the order of the verdicts, and the committed stream time
+    /// could be later than the times of all committed records. Ignores an input whose next record ends the worker, because its replay
+    /// cannot continue.
     pub(super) fn is_replaying(&self) -> bool {
         self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }

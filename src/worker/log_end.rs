@@ -48,7 +48,7 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Skips the control records and aborted records that the consumer has passed since it last returned a record. Must only be called
-    /// after all fetched records are processed.
+    /// after all fetched records are processed, because the consumer has also passed fetched records.
     pub(super) fn step_over_control_records(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let positions = source.positions(self.assignment.inputs.values().map(|input| &input.partition));
         let ends: Vec<_> = self.assignment.inputs.keys().copied().zip(positions).filter_map(|(id, end)| Some((id, end?))).collect();

@@ -35,7 +35,7 @@ struct Reported {
 /// changelog lacks keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
-    /// This owner has written no record since it took over the partition at `since`.
+    /// This owner has written no changelog record since it took over the partition at `since`.
     Nothing { since: Instant },
     /// The state is warming up.
     WarmUp,
@@ -179,7 +179,7 @@ impl PartitionState {
                 space,
                 partition,
                 keys,
-                "the filter reached its max_memory and forgot keys before the end of their window; records with these keys may be emitted again. Raise max_memory, or shorten the window"
+                "the filter reached filter.max_memory and forgot keys before the end of their window; records with these keys may be emitted again. Raise filter.max_memory, or shorten the window"
             );
         }
         let slice = self.dedup.slice();

@@ -119,7 +119,7 @@ impl<B: Broker> Follow<'_, B> {
             }
             Outcome::Foreign => {
                 return Err(Error::Exit(format!(
-                    "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id or the name of the space in this configuration. If both have already written to the topic, delete the topic",
+                    "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id or the name of the space in this configuration. If both groups or both key spaces have already written to the topic, delete the topic",
                     self.job.changelog, logged.offset
                 )));
             }

@@ -1,7 +1,7 @@
 //! Rejoins the group after the group fenced this member.
 //!
-//! Decides whether another process uses the same name. Never processes records that the fenced consumer has read, because the other process
-//! may have committed past these records.
+//! Decides whether another process uses the same `group.instance.id`. Never processes records that the fenced consumer has read, because
+//! the other process may have committed past these records.
 //!
 //! When another process joins with a member's static name (`group.instance.id`), the group fences that member, and its consumer becomes
 //! unusable. The group can also fence a member when no other process exists, for two reasons.
@@ -14,8 +14,9 @@
 //!
 //! So the member rejoins with a new consumer, which takes the name back. If another process has the same name, it takes the name back as
 //! well. A successful commit in between proves nothing, because both processes can commit before they are fenced. Only repeated fencing
-//! shows that there is another process. All writes of either process are safe, because the group accepts offsets only from the member that
-//! joined last, and producers with the same transactional id fence each other.
+//! shows that there is another process. Neither process loses records, because the group accepts offsets only from the member that joined
+//! last. With exactly-once delivery, the processes also emit no duplicates, because producers with the same transactional id fence each
+//! other.
 
 use super::{Error, POLL_INTERVAL, Worker};
 use crate::broker::{self, Broker};

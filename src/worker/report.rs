@@ -134,7 +134,7 @@ fn log_times(TimesChange { topic, warning }: &TimesChange) {
 }
 
 fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consumer) -> Vec<InputReport> {
-    // The states of an input with several rules may have different stream times.
+    // The states of an input with several rules may have different stream times, so the report contains the latest.
     let stream_time = |input: &Input| input.states().filter_map(|id| assignment.states.get(&id)?.dedup.stream_time()).max();
     let read = assignment.inputs.values().map(|input: &Input| InputReport {
         partition: input.partition.clone(),

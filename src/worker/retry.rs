@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The time between two requests for the end of a log that seems to be truncated.
 const TRUNCATION_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The maximum time to ask again before the worker accepts that a log is truncated.
+/// The time for which the worker repeats the request for the end of a log before it accepts that the log is truncated.
 const TRUNCATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<B: Broker> Worker<B> {

@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(limit.current(), load(1000, 64 << 20), "the limit stays at the configured value");
     }
 
-    /// Returns the number of bytes that brokers accept in an hour and the number of transactions that were too large. The brokers process
+    /// Returns the number of bytes that brokers accept in an hour and the number of timeouts that lowered the limit. The brokers process
     /// `speed` bytes per second and need `each` per commit. Records have 100 bytes.
     fn an_hour(limit: &mut Limit, speed: u32, each: Duration) -> (u128, u32) {
         let (mut taken, mut passed, mut too_large) = (0, Duration::ZERO, 0);
