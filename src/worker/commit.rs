@@ -384,7 +384,7 @@ impl<B: Broker> Worker<B> {
             self.assignment.states.values_mut().for_each(|state| state.pending = PendingChanges::default());
         }
         if source.lost() {
-            // The rebalance that revokes the partitions arrives soon.
+            // The worker has not handled the rebalance that revokes the partitions yet.
             self.assignment.clear();
             return Ok(());
         }

@@ -137,7 +137,7 @@ impl KeyReader {
         }
     }
 
-    /// Takes the content counts of each topic since the last call.
+    /// Returns the content counts of each topic and resets them to 0.
     pub(super) fn take_content_counts(&mut self) -> impl Iterator<Item = (TopicId, ContentCounts)> {
         self.readers.iter_mut().enumerate().map(|(number, reader)| (TopicId(number), reader.take_content_counts()))
     }

@@ -1,6 +1,6 @@
 //! The end of a partition's log: skips control records and detects open transactions that hold the partition back.
 //!
-//! Handles offsets that have no record to process. Never skips a record, and asks a broker at most once per second.
+//! Handles offsets that have no record to process. Never skips a record that must be processed, and asks a broker at most once per second.
 
 use super::ids::InputId;
 use super::input::Input;

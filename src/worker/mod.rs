@@ -81,7 +81,8 @@ pub struct Worker<B: Broker> {
     log_ends: LogEnds,
     /// The group's generation at the last handled rebalance.
     generation: Option<i32>,
-    /// True if librdkafka may have acknowledged a rebalance that the worker has not handled yet. The worker commits nothing in that case.
+    /// True if librdkafka may have acknowledged a rebalance that the worker has not handled yet. The worker then commits nothing, because
+    /// other members may already own its partitions.
     has_unhandled_rebalance: bool,
     /// The recent times when the group fenced this member. See `rejoin.rs`.
     rejoins: Vec<Instant>,

@@ -157,7 +157,7 @@ impl PartitionState {
         let rules = self.dedup.rules();
         #[expect(clippy::cast_precision_loss, reason = "a share")]
         let of_window = rules.capacity().map_or(1.0, |capacity| usage.keys as f64 / capacity as f64);
-        // A filter without slices is expected to fill up, and so is a slice of a window by count.
+        // A filter without slices is expected to fill up, and so is a slice of a window by count, so the worker does not warn about them.
         let has_slices = self.dedup.slice().is_some() && rules.window.length_ms().is_some();
         let fills = has_slices && usage.load > FILLING && of_window > FILLING;
         if fills && !reported.filling {
@@ -213,7 +213,7 @@ impl PartitionState {
     }
 
     /// Sets the offsets of a state that was rebuilt from its changelog up to `end`. `offsets` are the input offsets that the state has
-    /// reached. `epoch` is the highest epoch in the changelog so far.
+    /// reached. `epoch` is the highest epoch in the changelog below `end`.
     pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
         self.offsets = offsets;
         (self.changelog.end, self.changelog.epoch) = (Some(end), epoch);
@@ -253,7 +253,8 @@ impl PartitionState {
 
     /// True if a checkpoint is due immediately, because an input started at a new offset, or because there are many unsaved fingerprints.
     pub(super) fn is_urgent(&self) -> bool {
-        // A failing checkpoint is retried less often, because assembling a checkpoint takes time.
+        // Each of the first four failures doubles the number of unsaved fingerprints that triggers the next attempt, because assembling a
+        // checkpoint takes time.
         self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 

@@ -292,7 +292,8 @@ fn read_all<B: Broker>(
         let (cut, has_gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
         let is_trimmed = low > 0 && !follow.has_hole;
         // If another member has taken over the partition since the job started, the job's committed offset is outdated, and the group may
-        // have committed the records that the job skipped. A later rebuild must read these records.
+        // have committed the records that the job skipped. A later rebuild must read the skipped records, so the state continues from the
+        // first of them.
         let past_bounds = follow.past_bounds.as_ref().filter(|_| !fault::defect("outdated_offset_believed"));
         let (read_to, epoch) = past_bounds.map_or((end, applier.epoch), |skipped| (skipped.offset, skipped.epoch));
         if has_gap {

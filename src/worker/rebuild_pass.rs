@@ -32,8 +32,8 @@ pub(super) struct Follow<'a, B: Broker> {
     pub(super) reported: Instant,
     pub(super) cut: Option<Cut>,
     pub(super) gap: bool,
-    /// The records that were skipped because they end past the committed offset. If a later changelog record of one of their input topics
-    /// was applied, the group never committed the skipped records, and this field is `None`.
+    /// The records that were skipped because they end past the committed offset. Reset to `None` when a later changelog record of one of
+    /// their input topics is applied, because that record shows that the group never committed the skipped records.
     pub(super) past_bounds: Option<Skipped>,
     /// True if the changelog lacks the effects of some input records, for example because `state.changelog` was off for a while.
     pub(super) has_hole: bool,

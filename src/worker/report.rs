@@ -69,7 +69,7 @@ impl Reporter {
     }
 
     /// Clears [`Reporter::blocked`] if no commit of this worker will clear it. This is the case if other members now own the partitions of
-    /// the aborted records, or if these partitions are committed up to their ends. Returns true if `blocked` was cleared.
+    /// the aborted records, or if these partitions are committed up to their high watermarks. Returns true if `blocked` was cleared.
     pub(super) fn unblock(&mut self, assignment: &Assignment, source: &impl Consumer) -> bool {
         let Some(blocked) = &self.blocked else { return false };
         let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position() >= end);

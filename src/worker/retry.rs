@@ -35,8 +35,8 @@ impl<B: Broker> Worker<B> {
                     if waited > BLOCKED_AFTER {
                         self.shared.stats.block(self.number, format!("waiting for the brokers: {error}"));
                     }
-                    // Brokers do not return offsets while an open transaction contains them. If the coordinator has lost such a
-                    // transaction, the transaction stays open, and the request never succeeds.
+                    // Brokers do not return a committed offset while an open transaction contains an offset of the same partition. If the
+                    // coordinator has lost such a transaction, the transaction stays open, and the request never succeeds.
                     let advice = if waited > self.shared.config.worker.transaction_timeout * 2 {
                         "; if the brokers are healthy and the request is for committed offsets, find a hanging transaction with kafka-transactions.sh find-hanging --topic __consumer_offsets, and abort it"
                     } else {

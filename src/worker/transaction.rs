@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// The maximum size of a transaction's keys and values in bytes, because unsent records use memory.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The divisor that turns a load that was too large into the new limit. Until the next commit, each further timeout divides by
-/// `SHRINK_DIVISOR` again.
+/// The new limit is a load that was too large, divided by this number. Until the next commit, each further timeout multiplies the divisor
+/// by `SHRINK_DIVISOR`.
 const SHRINK_DIVISOR: usize = 8;
 
 /// The number of processed records and the size in bytes of the written keys and values.

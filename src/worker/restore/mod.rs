@@ -200,7 +200,8 @@ impl<B: Broker> Worker<B> {
         let (topic_id, epoch) = (state.changelog.topic_id.clone(), state.changelog.epoch);
         let ignores_checkpoint = assigned.iter().all(|assigned| assigned.note().is_seed);
         if ignores_checkpoint {
-            // If the group's offsets and changelog were deleted before the seed, the checkpoint may be older than the seed.
+            // If the group's offsets and changelog were deleted before the seed, the checkpoint may be older than the seed and lack the
+            // seeded keys.
             state = PartitionState::new(topic.rules);
         }
         let bounds = assigned.iter().filter_map(|assigned| Some((assigned.topic_incarnation.clone(), assigned.committed.offset?)));
@@ -367,8 +368,8 @@ impl<B: Broker> Worker<B> {
             let metadata = Note { first, id, ..self.topics.note_of_times(assigned.topic, times) }.to_string();
             group = Committed { offset: None, metadata };
         } else if assigned.committed.offset.is_some_and(|committed| committed < start) {
-            // The records between the committed offset and `start` were deleted. Committing `start` removes the lag. Otherwise, every
-            // restart would report the same records as deleted.
+            // The records between the committed offset and `start` were deleted. Without a known committed offset, the worker commits
+            // `start`. Otherwise, every restart would report the same records as deleted.
             group.offset = None;
         }
         // An announcement commits this metadata even if the offset does not change, so the metadata must contain the epoch of this owner.

@@ -86,7 +86,7 @@ impl<B: Broker> Worker<B> {
             return times.contains_key(&topic.config.space) || fault::defect("new_rule_warms_up");
         }
         // At the time of the commit, the input had a single rule. If that rule has a changelog, its state is now at the committed offset.
-        // If another rule's state is at the committed offset and this rule's state is not, this rule was not used.
+        // So if another rule's state is at the committed offset and this rule's state is not, the group did not use this rule.
         let is_current = |rule| self.stored(rule, assigned) == assigned.committed.offset;
         is_current(rule) || !topic.of_input.iter().any(|&other| is_current(other)) || fault::defect("new_rule_warms_up")
     }
