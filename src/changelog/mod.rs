@@ -136,7 +136,7 @@ impl Applier {
     /// Decides the outcome of the next record and applies the record to the state if it has an effect.
     ///
     /// # Errors
-    /// Returns [`ExactError`] if the state has no room, or if its exact store cannot be read.
+    /// Returns [`ExactError`] if the filter cannot store a key, or if the exact store cannot be read.
     pub fn follow(&mut self, dedup: &mut Dedup, record: &ChangelogRecord<'_>) -> Result<Outcome, ExactError> {
         let outcome = self.accept(record);
         if outcome == Outcome::Taken {

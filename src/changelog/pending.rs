@@ -10,7 +10,8 @@ use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp, TopicId};
 use std::collections::VecDeque;
 
-/// The maximum number of fingerprints per changelog record. Their size is half a megabyte, which is half of the brokers' default limit.
+/// The maximum number of fingerprints per changelog record. This number of fingerprints uses 512 KiB, which is half of the brokers' default
+/// `message.max.bytes`.
 pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
 /// The maximum number of entries that stay allocated for reuse. They use up to 2 MiB per state.
@@ -64,8 +65,8 @@ impl PendingChanges {
     #[inline]
     pub fn note(&mut self, dedup: &Dedup, topic: TopicId, offset: Offset, fingerprint: Fingerprint) {
         let (mutation, time) = (dedup.mutation(), dedup.stream_time());
-        // Keys from before the first timestamp belong to the slice of that timestamp. So the record with the first timestamp starts the
-        // slice here even if it changes no key.
+        // Keys from before the first timestamp belong to the slice of that timestamp. So the record with the first timestamp adds a group
+        // for its slice even if the record changes no key.
         let is_first_time = time.is_some() && self.groups.back().map_or(self.is_untimed, |group| group.time.is_none());
         self.is_untimed = time.is_none();
         if mutation.is_none() && !is_first_time {

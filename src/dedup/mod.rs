@@ -113,7 +113,7 @@ impl Dedup {
     /// filter forget everything.
     ///
     /// # Errors
-    /// Returns [`ExactError`] if there is no room for the key, or if the archive cannot be read.
+    /// Returns [`ExactError`] if the filter cannot store the key, or if the archive cannot be read.
     #[inline]
     pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, max_timestamp: Timestamp) -> Result<Verdict, ExactError> {
         self.advance(time, max_timestamp);
@@ -139,8 +139,8 @@ impl Dedup {
     }
 
     /// Returns the latest record time that [`Dedup::judge_batch`] accepts: the end of the open slice. No slice expires before that time.
-    /// Returns `None` if records must be judged one by one: with `refresh`, for `stable`, in a window by count, if late records are not
-    /// emitted, and until the first time is known.
+    /// Returns `None` if records must be judged one by one: with `refresh`, with a `stable` filter, in a window by count, if late records
+    /// are not emitted, and until the first time is known.
     #[must_use]
     pub fn batch_horizon(&self) -> Option<Timestamp> {
         let Rules { window, refresh, late, filter, .. } = self.rules;
@@ -251,7 +251,7 @@ impl Dedup {
         self.exact.is_some() && self.filter.is_some() && self.rules.window.length_ms().is_none()
     }
 
-    /// Advances the filter to the slice of the exact store, if the exact store counts for both.
+    /// Advances the filter to the slice of the exact store, if the exact store counts the keys of a slice for the filter.
     fn follow_slices(&mut self) {
         if self.is_led()
             && let (Some(exact), Some(filter)) = (&self.exact, &mut self.filter)
@@ -262,7 +262,7 @@ impl Dedup {
     }
 
     /// Deletes a key. Returns true if the exact store had the key. Without an exact store, always returns true, because a filter cannot
-    /// tell.
+    /// tell whether it had the key.
     fn delete(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let there = match &mut self.exact {
             Some(exact) => exact.remove(fingerprint)?,
@@ -328,8 +328,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the start time of a seen key's slice, in milliseconds of record time. `None` if the key is not seen, if the kind does not
-    /// store slices, in a window by count, and if [`Rules::refresh`] is set.
+    /// Returns the start time of a seen key's slice, in milliseconds of record time. `None` if the key is not seen, if the kind of filter
+    /// does not store slices, in a window by count, and if [`Rules::refresh`] is set.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -374,8 +374,8 @@ impl Dedup {
         self.stream_time
     }
 
-    /// Returns the number of the current slice. `None` for `stable` without an exact store, and in a window by time until the first time is
-    /// known.
+    /// Returns the number of the current slice. `None` for a `stable` filter without an exact store, and in a window by time until the
+    /// first time is known.
     #[must_use]
     pub fn slice(&self) -> Option<Slice> {
         match (&self.exact, &self.filter) {
@@ -395,8 +395,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the number of keys inserted since the current slice started. For `stable` without an exact store, the number of keys ever
-    /// inserted.
+    /// Returns the number of keys inserted since the current slice started. For a `stable` filter without an exact store, the number of
+    /// keys ever inserted.
     #[must_use]
     pub fn open_keys(&self) -> u64 {
         self.exact.as_ref().map_or_else(|| self.usage().open_keys, Exact::open_keys)
@@ -426,7 +426,7 @@ impl Dedup {
     /// Applies a change from a changelog to a key.
     ///
     /// # Errors
-    /// Returns [`ExactError`] if there is no room for the key, or if the archive cannot be read.
+    /// Returns [`ExactError`] if the filter cannot store the key, or if the archive cannot be read.
     pub fn apply(&mut self, mutation: Mutation, fingerprint: Fingerprint) -> Result<(), ExactError> {
         match mutation {
             Mutation::Insert => {

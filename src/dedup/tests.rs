@@ -116,7 +116,7 @@ fn hours(slices: u32) -> Dedup {
     Dedup::new(rules(Window::time(1_000, slices), 100))
 }
 
-/// A record: its key, its time relative to the true clock, and the advance of the clock.
+/// A record with key `number`. The true clock first advances by `clock`. `time` is the record time relative to the true clock.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     number: u64,

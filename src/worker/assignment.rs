@@ -21,12 +21,12 @@ pub(super) struct Assignment {
     pub(super) states: BTreeMap<StateId, PartitionState>,
     /// The claim of each state on its checkpoint. Within the process, only the newest claim on a checkpoint can save it.
     pub(super) claims: BTreeMap<StateId, Claim>,
-    /// States whose checkpoint another worker of this process has claimed, although a later commit has shown that this worker is still the
-    /// owner.
+    /// States that must be restored, because another worker of this process has claimed their checkpoint although a later commit has shown
+    /// that this worker is still the owner.
     pub(super) superseded: BTreeSet<StateId>,
     pub(super) pending_restores: BTreeMap<UnitId, PendingRestore>,
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
-    /// Partitions of topics that the group has not started to read.
+    /// Partitions that are paused because the group has not committed starting offsets for their topic yet.
     pub(super) unbegun: Vec<AssignedPartition>,
     /// The time of the next check for the starting offsets of the topics in `unbegun`.
     pub(super) unbegun_due: Instant,
@@ -94,9 +94,10 @@ impl Assignment {
         of_units.map(|(_, input)| input.partition.clone()).collect()
     }
 
-    /// True if the open transaction still lacks records of the aborted transaction. A single transaction must commit all of these records.
-    /// Otherwise, the changelog would lose the order of the verdicts, and the committed stream time could be ahead of the committed
-    /// records. Ignores an input whose next record ends the worker, because its replay cannot continue.
+    /// True if the open transaction still lacks records of an aborted transaction. A single transaction must commit all records of the
+    /// aborted transaction. Otherwise, the changelog, if there is one, would lose the order of the verdicts, and the committed stream time
+    /// could be later than the times of all committed records. Ignores an input whose next record ends the worker, because its replay
+    /// cannot continue.
     pub(super) fn is_replaying(&self) -> bool {
         self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }
@@ -138,7 +139,7 @@ impl Assignment {
         self.states.retain(|id, _| used.contains(id));
     }
 
-    /// Drops all partitions and states, because other members now own the partitions.
+    /// Drops all partitions and states, because other members may already own the partitions.
     pub(super) fn clear(&mut self) {
         self.inputs.clear();
         self.states.clear();

@@ -60,7 +60,8 @@ impl<B: Broker> Worker<B> {
         }
         let due = if all { self.assignment.states.keys().copied().collect() } else { self.due() };
         let bytes: u64 = due.into_iter().map(|id| self.save(id)).sum();
-        // Large checkpoints postpone the next scheduled checkpoint to keep the average write rate below the limit.
+        // Large checkpoints postpone the next scheduled checkpoint to keep the average write rate of all workers below
+        // `state.max_write_rate`.
         let config = &self.shared.config;
         let rate = (config.state.max_write_rate / u64::from(config.worker.workers)).max(1);
         self.schedule.put_off(runtime::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));

@@ -14,8 +14,8 @@ pub(super) struct Columns {
     /// True for each duplicate.
     pub(super) seen: Vec<bool>,
     pub(super) verdicts: Vec<Verdict>,
-    /// One entry per record: for a duplicate, the start time of its key's slice, if known. Empty if duplicates are written without headers
-    /// or not at all.
+    /// One entry per record: for a duplicate, the start time of its key's slice, if known. Empty if duplicates are not written with headers
+    /// that explain the verdict.
     pub(super) since: Vec<Option<Timestamp>>,
 }
 

@@ -1,7 +1,7 @@
 //! Ends transactions: commits them, aborts them, or resolves an unknown outcome.
 //!
-//! Recovers from every failed transaction. After an abort, each partition is at its committed offset. Never forgets the verdict of an
-//! uncommitted record.
+//! Recovers from every failed transaction, unless the error ends the worker. After an abort, each partition that the worker still owns is
+//! at its committed offset. Never forgets the verdict of an uncommitted record in such a partition.
 
 use super::assignment::{Assignment, inputs_of};
 use super::input::Input;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// aborts.
 const ABORTS_SUSPECT: u32 = 4;
 
-/// The divisor of the batch size after a broker rejects a batch without identifying the record.
+/// The divisor of the batch size after a broker rejects a batch without identifying the rejected record.
 const SHRINK_DIVISOR: usize = 8;
 
 impl<B: Broker> Worker<B> {
@@ -38,8 +38,8 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Commits the starting offsets of this worker's partitions before their first record is read, so the next owner starts at the same
-    /// offsets.
+    /// Commits the starting offsets of partitions for which the group has no committed offset, so the next owner starts at the same
+    /// offsets. Does nothing while a transaction is open or a replay is incomplete, because the next commit includes these partitions.
     pub(super) fn commit_beginnings(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let begins = self.assignment.inputs.values().any(|input| input.group().offset.is_none());
         if self.writer.is_open() || !begins || self.assignment.is_replaying() {
@@ -48,8 +48,9 @@ impl<B: Broker> Worker<B> {
         self.commit_at_once(source)
     }
 
-    /// Commits a transaction that logs the changes of a warm-up and the announcements of a new owner. Does nothing if the next ordinary
-    /// commit can still log them in time.
+    /// Commits a transaction without outputs to log the changes of a warm-up and announcements. Does nothing until a checkpoint is due, an
+    /// announcement is due, or `most_unlogged` changes are pending, because an ordinary commit may log these changes and announcements
+    /// first.
     pub(super) fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
@@ -149,7 +150,7 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Replaces the producer if a delayed copy of a request of the last transaction could affect the next transaction.
+    /// Replaces the producer if a delayed copy of a request from the last transaction could affect the next transaction.
     fn fence_late_request(&mut self) -> Result<(), Error> {
         if !self.writer.sink.has_late_request() || fault::defect("late_request_not_fenced") {
             return Ok(());
@@ -237,7 +238,11 @@ impl<B: Broker> Worker<B> {
             SinkError::Fenced(reason) => return self.resolve_fenced(source, &reason),
             SinkError::Abort(reason) => {
                 self.writer.aborts = self.writer.aborts.saturating_add(1);
-                tracing::warn!(reason, attempt = self.writer.aborts, "the commit failed; the worker processes its records again");
+                tracing::warn!(
+                    reason,
+                    attempt = self.writer.aborts,
+                    "aborting the current transaction; its records are processed again, by this worker or by the next owner of their partitions"
+                );
                 self.diagnose_aborts(&reason);
                 None
             }
@@ -269,10 +274,10 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Commits the offsets of forwarded records after other records were rejected. Without transactions, an abort does not undo writes, so
-    /// each retry would add copies of these records to the repartition topic. If copies are rejected as well, the retries might never end.
-    /// If topics reject more records during this commit, adds these records to `refused`. Commits nothing if a record was not written to
-    /// the repartition topic.
+    /// Without transactions, commits the offsets of forwarded records after a topic rejected other records. An abort does not undo writes,
+    /// so without this commit, each retry would add copies of the forwarded records to the repartition topic. If the copies are rejected as
+    /// well, the retries might never end. If topics reject more records during this commit, adds the rejected records to `refused`. Commits
+    /// nothing if a record was not written to the repartition topic.
     fn keep_forwarded(&mut self, source: &B::Consumer, refused: &mut Vec<Refused>) {
         if self.writer.sink.transactional() || fault::defect("forwarded_again") {
             return;
@@ -292,8 +297,9 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Changes the verdicts of records that their topics rejected. Returns false if the broker did not identify the records. The caller
-    /// then retries with smaller batches, down to one record per batch.
+    /// Changes the records that a topic rejected: makes a record invalid, or makes the next attempt write it with fewer headers. Returns
+    /// false if the broker did not identify the rejected records. The caller then retries with smaller batches, down to one record per
+    /// batch.
     fn isolate_rejected(&mut self, refused: Vec<Refused>) -> Result<bool, Error> {
         // Each attempt leaves fewer rejected records, so these aborts do not count as consecutive aborts.
         self.writer.aborts = 0;
@@ -355,7 +361,8 @@ impl<B: Broker> Worker<B> {
         let why = if missing.is_empty() { format!("the last error was: {reason}") } else { missing.join("; ") };
         let reason = format!("the worker cannot commit: {aborts} consecutive transactions were aborted; {why}");
         tracing::error!("{reason}");
-        // If no partition has uncommitted records, the transactions only contained starting offsets or changelog records.
+        // If no partition has uncommitted records, the transactions contained only starting offsets or changelog records, so all partitions
+        // count as blocked.
         let ahead = self.assignment.partitions(Input::is_ahead);
         let partitions = if ahead.is_empty() { self.assignment.partitions(|_| true) } else { ahead };
         self.reporter.blocked = Some(Blocked { reason, partitions });
@@ -377,7 +384,7 @@ impl<B: Broker> Worker<B> {
             self.assignment.states.values_mut().for_each(|state| state.pending = PendingChanges::default());
         }
         if source.lost() {
-            // The rebalance that revokes the partitions arrives soon.
+            // The worker has not handled the rebalance that revokes the partitions yet.
             self.assignment.clear();
             return Ok(());
         }
@@ -400,8 +407,8 @@ impl<B: Broker> Worker<B> {
         self.resolve_in_doubt(source, reason)
     }
 
-    /// Resolves a transaction with an unknown outcome. Replacing the producer makes the transaction coordinator commit or abort the
-    /// transaction, and the group's committed offsets then show the outcome.
+    /// Resolves a transaction with an unknown outcome by replacing the producer. With exactly-once delivery, the new producer makes the
+    /// transaction coordinator commit or abort the transaction. The group's committed offsets then show the outcome.
     fn resolve_in_doubt(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         fault::point("resolve.begin");
         let began = runtime::now();

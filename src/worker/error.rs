@@ -32,7 +32,7 @@ pub enum Error {
         /// The reason that the keys cannot be restored.
         why: String,
     },
-    /// A filter without room for another key.
+    /// A filter that cannot store another key.
     #[error("{partition} offset {offset}: {full}")]
     Full {
         partition: TopicPartition,

@@ -22,7 +22,7 @@ const UNREADABLE_MS: Timestamp = 5_000;
 
 pub(super) struct Input {
     pub(super) partition: TopicPartition,
-    /// The name and the id of the topic that the offsets belong to.
+    /// The topic that the offsets belong to: its name, together with its id if the brokers report ids.
     pub(super) topic_incarnation: String,
     /// The topic, identified by its first rule.
     pub(super) topic: TopicId,
@@ -46,7 +46,7 @@ pub(super) struct Input {
     pub(super) blocked_on_schema: Option<SchemaId>,
     /// True if the next record can be neither written nor skipped. The worker stops before it.
     pub(super) ends_worker: bool,
-    /// Set while the partition makes no progress and is not at the end of its log.
+    /// Set while the partition makes no progress below its high watermark, although all fetched records are processed.
     pub(super) stall: Option<Stall>,
     /// The position of the last failed fetch, with the time of the first failure at that position.
     failing: Option<(Offset, Timestamp)>,
@@ -54,8 +54,8 @@ pub(super) struct Input {
 
 impl Input {
     /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up of at least one state. If
-    /// `warm_until` is less than `start`, the records in between are skipped, because they have expired or do not belong to a state.
-    /// `first` is the group's starting offset. `group` is the group's committed offset.
+    /// `warm_until` is less than `start`, the records from `warm_until` up to `start` are skipped, because they were deleted or do not
+    /// belong to a state. `first` is the group's starting offset. `group` is the group's committed offset.
     pub(super) fn new(
         assigned: AssignedPartition,
         states: Vec<StateProgress>,
@@ -156,7 +156,7 @@ impl Input {
         std::mem::take(&mut self.warming_up)
     }
 
-    /// True if the record at this offset is in the warm-up. It was processed before the restore and only updates the state.
+    /// True if the record at this offset is in the warm-up. Such a record was processed before the restore and only updates the state.
     #[inline]
     pub(super) const fn is_warm_up(&self, offset: Offset) -> bool {
         offset < self.warm_until
@@ -210,8 +210,7 @@ impl Input {
         self.verdicts.shorten(offset, invalid);
     }
 
-    /// Advances to `end`. Returns true if the record before `end` is counted for the first time, and false if it is written again after an
-    /// abort.
+    /// Advances to `end`. Returns true if the record before `end` must be counted, and false if it was already counted before an abort.
     #[inline]
     pub(super) const fn advance(&mut self, end: Offset) -> bool {
         self.position = end;
@@ -233,7 +232,7 @@ impl Input {
         self.progress(state).is_some_and(|progress| offset < progress.logged)
     }
 
-    /// True if the effects of some records below the position are not in a changelog.
+    /// True if the changelog of a state lacks the effects of some records below the position.
     pub(super) fn has_unlogged(&self) -> bool {
         self.states.iter().any(|progress| self.position > progress.logged)
     }
@@ -356,7 +355,7 @@ impl Input {
         true
     }
 
-    /// Starts a stall if all fetched records are processed, but the position is below `end`, the end of the log. A stall that has already
+    /// Starts a stall if all fetched records are processed, but the position is below `end`, the high watermark. A stall that has already
     /// started at this position continues. In all other cases, the stall is cleared.
     pub(super) fn note_stall(&mut self, end: Option<Offset>, now: Instant) {
         let is_behind = end.is_some_and(|end| end > self.position) && self.is_up_to_date();

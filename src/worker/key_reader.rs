@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
 
-/// The parts of a record that its verdict depends on, or the reason for its missing key.
+/// The parts of a record that its verdict depends on, or the reason that the record has no key.
 pub(super) type Keyed = Result<KeyedRecord, NoKey>;
 
 #[derive(Default)]
@@ -48,8 +48,8 @@ impl Keys {
     }
 }
 
-/// The maximum number of bytes to decode before the extraction of keys stops. Decoding so much takes about a second, and the worker must
-/// then commit and poll.
+/// The maximum number of bytes to decode before the extraction of keys stops. Decoding this number of bytes takes about a second, and the
+/// worker must then commit and poll.
 const DECODED_MAX: u64 = 32 << 20;
 
 pub(super) struct KeyReader {
@@ -137,7 +137,7 @@ impl KeyReader {
         }
     }
 
-    /// Takes the content counts of each topic since the last call.
+    /// Returns the content counts of each topic and resets them to 0.
     pub(super) fn take_content_counts(&mut self) -> impl Iterator<Item = (TopicId, ContentCounts)> {
         self.readers.iter_mut().enumerate().map(|(number, reader)| (TopicId(number), reader.take_content_counts()))
     }

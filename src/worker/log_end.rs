@@ -1,6 +1,6 @@
 //! The end of a partition's log: skips control records and detects open transactions that hold the partition back.
 //!
-//! Handles offsets that have no record to process. Never skips a record, and asks a broker at most once per second.
+//! Handles offsets that have no record to process. Never skips a record that must be processed, and asks a broker at most once per second.
 
 use super::ids::InputId;
 use super::input::Input;
@@ -48,7 +48,7 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Skips the control records and aborted records that the consumer has passed since it last returned a record. Must only be called
-    /// after all fetched records are processed.
+    /// after all fetched records are processed, because the consumer has also passed fetched records.
     pub(super) fn step_over_control_records(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let positions = source.positions(self.assignment.inputs.values().map(|input| &input.partition));
         let ends: Vec<_> = self.assignment.inputs.keys().copied().zip(positions).filter_map(|(id, end)| Some((id, end?))).collect();

@@ -61,7 +61,8 @@ use std::time::{Duration, Instant};
 use topics::Topics;
 use writer::TransactionWriter;
 
-/// The longest wait for records, and the pause between two attempts of a request. A waiting worker notices stop requests within this time.
+/// The longest wait for records, and the pause before the worker repeats a failed request. A waiting worker notices a stop request within
+/// this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The maximum wait for the brokers before the status shows a worker as blocked.
@@ -80,7 +81,8 @@ pub struct Worker<B: Broker> {
     log_ends: LogEnds,
     /// The group's generation at the last handled rebalance.
     generation: Option<i32>,
-    /// True if librdkafka may have acknowledged a rebalance that the worker has not handled yet. The worker commits nothing in that case.
+    /// True if librdkafka may have acknowledged a rebalance that the worker has not handled yet. The worker then commits nothing, because
+    /// other members may already own its partitions.
     has_unhandled_rebalance: bool,
     /// The recent times when the group fenced this member. See `rejoin.rs`.
     rejoins: Vec<Instant>,
@@ -171,11 +173,12 @@ impl<B: Broker> Worker<B> {
             self.writer.sink.poll();
             let processed = self.process(source, &mut ahead)?;
             self.seek_errored(source)?;
-            // After a rewind, the positions are lower than the ends that the batch reported, so the worker must not step over to these
-            // ends.
+            // After a rewind, the records below the ends that the batch reported must be read again, so the worker must not step over to
+            // these ends.
             let ends = if let Flow::Continue = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
-            // The worker must step over control records before it updates the pauses, because the update may resume a partition that has
-            // passed over records. Such a partition must read these records again and must not step over them.
+            // The worker must step over control records before it updates the pauses. The update may resume a partition that has passed
+            // over records. If the worker stepped over control records after the update, it would skip the records that the partition must
+            // read again.
             self.step_over_to(source, &ends)?;
             self.update_pauses(source)?;
             if ahead.batch.out_of_range {
@@ -197,8 +200,8 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Commits the open transaction if its commit is due. If the transaction still lacks records of the aborted transaction, gives up the
-    /// replay instead.
+    /// Commits the open transaction if its commit is due. During a replay, gives up the replay instead, because the open transaction still
+    /// lacks records of an aborted transaction.
     fn commit_if_due<'s>(&mut self, source: &'s B::Consumer, ahead: &mut ReadAhead<'s, B>) -> Result<(), Error> {
         if self.commit_in().is_none_or(|due| !due.is_zero()) {
             return Ok(());

@@ -10,7 +10,7 @@ use crate::route::Destination;
 #[derive(Debug)]
 struct Output {
     topic: String,
-    /// True if records keep their partition number, because the output has at least the same number of partitions as the input.
+    /// True if records keep their partition number, because the output does not have fewer partitions than the input.
     same_partition: bool,
 }
 

@@ -35,7 +35,7 @@ struct Reported {
 /// changelog lacks keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
-    /// This owner has written no record since it took over the partition at `since`.
+    /// This owner has written no changelog record since it took over the partition at `since`.
     Nothing { since: Instant },
     /// The state is warming up.
     WarmUp,
@@ -157,7 +157,7 @@ impl PartitionState {
         let rules = self.dedup.rules();
         #[expect(clippy::cast_precision_loss, reason = "a share")]
         let of_window = rules.capacity().map_or(1.0, |capacity| usage.keys as f64 / capacity as f64);
-        // A filter without slices is expected to fill up, and so is a slice of a window by count.
+        // A filter without slices is expected to fill up, and so is a slice of a window by count, so the worker does not warn about them.
         let has_slices = self.dedup.slice().is_some() && rules.window.length_ms().is_some();
         let fills = has_slices && usage.load > FILLING && of_window > FILLING;
         if fills && !reported.filling {
@@ -179,7 +179,7 @@ impl PartitionState {
                 space,
                 partition,
                 keys,
-                "the filter reached its max_memory and forgot keys before the end of their window; records with these keys may be emitted again. Raise max_memory, or shorten the window"
+                "the filter reached filter.max_memory and forgot keys before the end of their window; records with these keys may be emitted again. Raise filter.max_memory, or shorten the window"
             );
         }
         let slice = self.dedup.slice();
@@ -213,7 +213,7 @@ impl PartitionState {
     }
 
     /// Sets the offsets of a state that was rebuilt from its changelog up to `end`. `offsets` are the input offsets that the state has
-    /// reached. `epoch` is the highest epoch in the changelog so far.
+    /// reached. `epoch` is the highest epoch in the changelog below `end`.
     pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
         self.offsets = offsets;
         (self.changelog.end, self.changelog.epoch) = (Some(end), epoch);
@@ -253,7 +253,8 @@ impl PartitionState {
 
     /// True if a checkpoint is due immediately, because an input started at a new offset, or because there are many unsaved fingerprints.
     pub(super) fn is_urgent(&self) -> bool {
-        // A failing checkpoint is retried less often, because assembling a checkpoint takes time.
+        // Each of the first four failures doubles the number of unsaved fingerprints that triggers the next attempt, because assembling a
+        // checkpoint takes time.
         self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 

@@ -1,7 +1,7 @@
 //! Rebuilds states from their changelogs while the workers process other partitions.
 //!
-//! Runs the threads that read and trim changelogs. Never applies a change that the group has not committed. Never blocks a worker, and
-//! never lets a partition block another partition.
+//! Runs the threads that read changelogs and that trim changelogs and repartition topics. Never applies a change that the group has not
+//! committed. Never blocks a worker, and never lets a partition that must wait block another partition.
 
 use super::Error;
 use super::partition::PartitionState;
@@ -177,7 +177,7 @@ fn serve<B: Broker>(context: &Context<B>, tasks: &Tasks) {
                     Ok(connection) => trim_partition(&connection.reader, &partition, &trim),
                     // Without a client, the records stay until the partition is trimmed again.
                     Err(error) => {
-                        tracing::warn!(partition = %partition, error = %error, "cannot delete records that are no longer needed; the worker will try again");
+                        tracing::warn!(partition = %partition, error = %error, "cannot delete records that are no longer needed, so the topic keeps growing; the worker will try again");
                     }
                 }
             }
@@ -197,7 +197,7 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
             }
         },
         Err(error) => {
-            tracing::warn!(partition = %partition, error = %error, "cannot delete records that are no longer needed; the worker will try again");
+            tracing::warn!(partition = %partition, error = %error, "cannot delete records that are no longer needed, so the topic keeps growing; the worker will try again");
         }
     }
 }
@@ -235,7 +235,8 @@ fn begin(job: &mut Job, low: Offset, end: Offset) -> Offset {
     let kept = job.state.changelog.end.filter(|log_end| (low..=end).contains(log_end));
     match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
         (Some(log_end), false, _) => log_end,
-        // The checkpoint is older than this changelog: its changelog offset is unknown or is past the end.
+        // The checkpoint has no valid offset in this changelog: the offset is unknown, or it is past the end because the changelog was
+        // recreated.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => {
             job.state.changelog.forget();
             // The whole changelog is read, so the highest epoch comes from its records, not from the checkpoint.
@@ -291,7 +292,8 @@ fn read_all<B: Broker>(
         let (cut, has_gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
         let is_trimmed = low > 0 && !follow.has_hole;
         // If another member has taken over the partition since the job started, the job's committed offset is outdated, and the group may
-        // have committed the records that the job skipped. A later rebuild must read these records.
+        // have committed the records that the job skipped. A later rebuild must read the skipped records, so the state continues from the
+        // first of them.
         let past_bounds = follow.past_bounds.as_ref().filter(|_| !fault::defect("outdated_offset_believed"));
         let (read_to, epoch) = past_bounds.map_or((end, applier.epoch), |skipped| (skipped.offset, skipped.epoch));
         if has_gap {
@@ -307,7 +309,7 @@ fn read_all<B: Broker>(
         let ends_early = || job.bounds.iter().any(|(topic, &bound)| applier.offsets.get(topic).is_none_or(|&applied| applied < bound));
         if cut.is_none() && applier.has_skipped_expired && ends_early() {
             // The pass skipped keys that had expired at the committed offset. But the changelog ends before the committed offset, so a
-            // warm-up must follow. These keys may not have expired yet when the warm-up starts.
+            // warm-up must follow. These keys may not have expired yet when the warm-up starts, so another pass must apply them.
             job.oldest_slice = None;
             job.state = if gap.is_none() { job.load(context)? } else { PartitionState::new(job.rules) };
             from = begin(job, low, end);
@@ -346,7 +348,7 @@ fn read_all<B: Broker>(
         }
         tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "ignoring the changelog's changes for input records from this offset on, because the group's offsets were reset or the changes were never committed; loading the changelog again");
         cut.add_to(&mut cuts);
-        // If the checkpoint ends before the start of every reset, it contains only valid changes.
+        // If no reset starts below the checkpoint's offset, the checkpoint contains only valid changes.
         let is_before = |state: &PartitionState| cuts.iter().all(|cut| state.offset(&cut.topic).is_some_and(|offset| offset <= cut.start));
         job.state = PartitionState::new(job.rules);
         from = low;

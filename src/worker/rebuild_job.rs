@@ -88,7 +88,7 @@ impl Cancellation {
     /// write checkpoints of the same partition at the same time if the partition is assigned to this process again.
     pub(super) fn cancel(&self) {
         runtime::wait(&self.stage, &self.changed, |stage| {
-            // A thread that panics must not wait.
+            // A panicking thread does not wait, because the wait could keep the panic from ending the process.
             if *stage == Stage::Saving && !std::thread::panicking() {
                 return Err(None);
             }
@@ -139,8 +139,8 @@ impl Job {
         Ok(state)
     }
 
-    /// Goes back to the checkpoint, because the changelog could not be read to its end, or because the store was quarantined during the
-    /// rebuild.
+    /// Loads the checkpoint again for another attempt, because the changelog could not be read to its end, or because the store was
+    /// quarantined during the rebuild.
     pub(super) fn start_over<B: Broker>(&mut self, context: &Context<B>, reader: &B::ChangelogReader, ended: ReadEnd) -> Result<(), Error> {
         self.pause = if ended == ReadEnd::Failed { FAILED_PAUSE } else { PAUSE };
         // The topic may have been recreated with a new id.

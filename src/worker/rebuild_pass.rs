@@ -32,8 +32,8 @@ pub(super) struct Follow<'a, B: Broker> {
     pub(super) reported: Instant,
     pub(super) cut: Option<Cut>,
     pub(super) gap: bool,
-    /// The records that were skipped because they end past the committed offset. If a later changelog record of one of their input topics
-    /// was applied, the group never committed the skipped records, and this field is `None`.
+    /// The records that were skipped because they end past the committed offset. Reset to `None` when a later changelog record of one of
+    /// their input topics is applied, because that record shows that the group never committed the skipped records.
     pub(super) past_bounds: Option<Skipped>,
     /// True if the changelog lacks the effects of some input records, for example because `state.changelog` was off for a while.
     pub(super) has_hole: bool,
@@ -119,7 +119,7 @@ impl<B: Broker> Follow<'_, B> {
             }
             Outcome::Foreign => {
                 return Err(Error::Exit(format!(
-                    "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id or the name of the space in this configuration. If both have already written to the topic, delete the topic",
+                    "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id or the name of the space in this configuration. If both groups or both key spaces have already written to the topic, delete the topic",
                     self.job.changelog, logged.offset
                 )));
             }

@@ -64,7 +64,7 @@ pub(super) enum VerdictError {
     Awaits(SchemaId),
     /// A record that already has a verdict was not read again. Holds the offset of the first such record.
     Gap(Offset),
-    /// The filter has no room for the key, or the exact store cannot be read.
+    /// The filter cannot store the key, or the exact store cannot be read.
     State(ExactError),
 }
 

@@ -1,7 +1,7 @@
 //! The hot loop: judges and writes the records of a batch.
 //!
-//! Determines the processing order of the records in a batch. Never allocates per record or looks up anything that consecutive records of a
-//! partition share. A [`RecordLoop`] holds the shared data.
+//! Determines the processing order of the records in a batch. Never allocates per record. For consecutive records of a partition, looks up
+//! the shared data once and keeps it in a [`RecordLoop`].
 
 use super::ids::{InputId, StateId};
 use super::input::Input;

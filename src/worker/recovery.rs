@@ -20,7 +20,7 @@ impl<B: Broker> Worker<B> {
         self.restore_assigned(source, partitions, why)
     }
 
-    /// Restores states that existed only in a store that is now quarantined.
+    /// Restores the states that are lost because a part of them was only in a checkpoint store that is now quarantined.
     pub(super) fn restart_lost(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let epoch = self.shared.store.epoch();
         if std::mem::replace(&mut self.assignment.store_epoch, epoch) == epoch {
@@ -55,7 +55,7 @@ impl<B: Broker> Worker<B> {
         if !outside.is_empty() {
             self.restart(source, &outside, "their next offsets are not in the log")?;
         }
-        // The stopped partition may be one of these partitions, because its position may be inside the log again.
+        // The stopped partition may be in `inside`, because its position may be inside the log again.
         if inside.is_empty() { Ok(()) } else { self.restart_fetching(source, &inside) }
     }
 
@@ -68,14 +68,14 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so other partitions can
-    /// continue. If none of these partitions can be restored, aborts the transaction, and the replay starts again. Later transactions are
-    /// smaller and can be replayed in time.
+    /// continue. If none of these partitions can be restored, aborts the transaction, and the replay starts again. Also lowers the limit of
+    /// transactions, so that later transactions can be replayed in time.
     pub(super) fn give_up_replay(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if let Some(Load { records, bytes }) = self.writer.repeated_too_slowly() {
             tracing::warn!(
                 records,
                 bytes,
-                "the records of the last transaction could not be read and written again in time; limiting the number of records and bytes per transaction"
+                "the records of the aborted transaction were not read and written again within half of worker.transaction_timeout; limiting each transaction to the number of records and bytes in this line"
             );
         }
         let missing = self.restorable();
@@ -88,7 +88,7 @@ impl<B: Broker> Worker<B> {
     /// Makes transactions smaller after the brokers did not accept the last transactions before their timeout. All records that already
     /// have verdicts must be in the same transaction. So the worker restores their partitions and judges these records again, which lets it
     /// use smaller transactions. A state that exists only in this process cannot be restored, so its records are replayed unchanged.
-    /// Forwarded records have no verdicts, so any transaction can contain them.
+    /// Forwarded records have no verdicts, so they can be split among smaller transactions without a restore.
     pub(super) fn shrink_transactions(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !std::mem::take(&mut self.writer.shrinks) {
             return Ok(());
@@ -102,7 +102,7 @@ impl<B: Broker> Worker<B> {
         tracing::warn!(
             records,
             bytes,
-            "transactions time out before the brokers accept them; limiting the number of records and bytes per transaction. If the timeouts continue, raise worker.transaction_timeout"
+            "transactions time out before the brokers accept them; limiting each transaction to the number of records and bytes in this line. If the timeouts continue, raise worker.transaction_timeout"
         );
         let why = "transactions must be smaller";
         if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions, why) }

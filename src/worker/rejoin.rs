@@ -1,7 +1,7 @@
 //! Rejoins the group after the group fenced this member.
 //!
-//! Decides whether another process uses the same name. Never processes records that the fenced consumer has read, because the other process
-//! may have committed past these records.
+//! Decides whether another process uses the same `group.instance.id`. Never processes records that the fenced consumer has read, because
+//! the other process may have committed past these records.
 //!
 //! When another process joins with a member's static name (`group.instance.id`), the group fences that member, and its consumer becomes
 //! unusable. The group can also fence a member when no other process exists, for two reasons.
@@ -12,10 +12,11 @@
 //! (librdkafka issue 3437). Second, if the client has given up a join request and has sent another request, the broker may process the two
 //! requests in the wrong order (KAFKA-20985). librdkafka and Kafka's Java client both leave the recovery to the application.
 //!
-//! So the member rejoins with a new consumer, which takes the name back. If another process has the same name, it takes the name back as
-//! well. A successful commit in between proves nothing, because both processes can commit before they are fenced. Only repeated fencing
-//! shows that there is another process. All writes of either process are safe, because the group accepts offsets only from the member that
-//! joined last, and producers with the same transactional id fence each other.
+//! So the member rejoins with a new consumer, which takes the name back. If another process has the same name, that process takes the name
+//! back as well. A successful commit in between proves nothing, because both processes can commit before they are fenced. Only repeated
+//! fencing shows that there is another process. Neither process loses records, because the group accepts offsets only from the member that
+//! joined last. With exactly-once delivery, the processes also emit no duplicates, because producers with the same transactional id fence
+//! each other.
 
 use super::{Error, POLL_INTERVAL, Worker};
 use crate::broker::{self, Broker};

@@ -69,7 +69,7 @@ impl Reporter {
     }
 
     /// Clears [`Reporter::blocked`] if no commit of this worker will clear it. This is the case if other members now own the partitions of
-    /// the aborted records, or if these partitions are committed up to their ends. Returns true if `blocked` was cleared.
+    /// the aborted records, or if these partitions are committed up to their high watermarks. Returns true if `blocked` was cleared.
     pub(super) fn unblock(&mut self, assignment: &Assignment, source: &impl Consumer) -> bool {
         let Some(blocked) = &self.blocked else { return false };
         let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position() >= end);
@@ -134,7 +134,7 @@ fn log_times(TimesChange { topic, warning }: &TimesChange) {
 }
 
 fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consumer) -> Vec<InputReport> {
-    // The states of an input with several rules may have different stream times.
+    // The states of an input with several rules may have different stream times, so the report contains the latest.
     let stream_time = |input: &Input| input.states().filter_map(|id| assignment.states.get(&id)?.dedup.stream_time()).max();
     let read = assignment.inputs.values().map(|input: &Input| InputReport {
         partition: input.partition.clone(),

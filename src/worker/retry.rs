@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The time between two requests for the end of a log that seems to be truncated.
 const TRUNCATION_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The maximum time to ask again before the worker accepts that a log is truncated.
+/// The time for which the worker repeats the request for the end of a log before it accepts that the log is truncated.
 const TRUNCATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<B: Broker> Worker<B> {
@@ -35,8 +35,8 @@ impl<B: Broker> Worker<B> {
                     if waited > BLOCKED_AFTER {
                         self.shared.stats.block(self.number, format!("waiting for the brokers: {error}"));
                     }
-                    // Brokers do not return offsets while an open transaction contains them. If the coordinator has lost such a
-                    // transaction, the transaction stays open, and the request never succeeds.
+                    // Brokers do not return a committed offset while an open transaction contains an offset of the same partition. If the
+                    // coordinator has lost such a transaction, the transaction stays open, and the request never succeeds.
                     let advice = if waited > self.shared.config.worker.transaction_timeout * 2 {
                         "; if the brokers are healthy and the request is for committed offsets, find a hanging transaction with kafka-transactions.sh find-hanging --topic __consumer_offsets, and abort it"
                     } else {

@@ -18,7 +18,7 @@ pub(super) enum Wait {
     Paused,
 }
 
-/// A partition that makes no progress, although it has not reached the end of its log.
+/// A partition that makes no progress, although its position is below its high watermark.
 pub(super) struct Stall {
     pub(super) position: Offset,
     pub(super) since: Instant,

@@ -22,15 +22,16 @@ pub(super) struct StateProgress {
 
 impl StateProgress {
     /// Creates the progress of a state that reads from `start`. Records from `start` up to `warm_until` are a warm-up. If `warm_until` is
-    /// less than `start`, the state ends at `warm_until`, and the records from there to `start` have expired or do not belong to the state.
+    /// less than `start`, the state contains the effects of the records below `warm_until`, and the records from `warm_until` up to `start`
+    /// were deleted or do not belong to the state.
     pub(super) fn new(
         state: StateId,
         (start, warm_until): (Offset, Offset),
         warm_up_max_timestamp: Option<Timestamp>,
         has_changelog: bool,
     ) -> Self {
-        // If records before `start` are skipped, the first changelog record must still start where the state ends. Otherwise, the next
-        // rebuild would find a gap.
+        // If the records from `warm_until` up to `start` are skipped, the first changelog record must still start at `warm_until`.
+        // Otherwise, the next rebuild would find a gap.
         let logged = match has_changelog {
             true if fault::defect("expired_records_not_logged") => start,
             true => start.min(warm_until),

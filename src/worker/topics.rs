@@ -38,7 +38,8 @@ pub(super) struct InputTopic {
     /// True for a repartition topic.
     pub(super) is_internal: bool,
     pub(super) outputs: Outputs,
-    /// Other topics of the space that compare contents. They forget the content of a key when a record of this topic is emitted.
+    /// Other topics of the space that compare contents. They forget the content of a key when a record of this topic is emitted or retracts
+    /// the key.
     pub(super) compared_with: Vec<CountsId>,
 }
 
@@ -182,7 +183,8 @@ impl Topics {
         self.iter().find(|(_, topic)| topic.config.input == name).map(|(id, _)| id)
     }
 
-    /// Returns the configured topic. For a repartition topic, returns the topic whose records are forwarded.
+    /// Returns the topic that the configuration names. For a repartition topic, this is the topic whose records are forwarded to it. For
+    /// any other topic, it is the topic itself.
     pub(super) fn configured(&self, id: TopicId) -> TopicId {
         let forwards = |(_, topic): &(TopicId, &InputTopic)| topic.counted == self[id].counted && topic.forward.is_some();
         let configured = self.iter().find(forwards).map_or(id, |(configured, _)| configured);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// The maximum size of a transaction's keys and values in bytes, because unsent records use memory.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The divisor that turns a load that was too large into the new limit. Until the next commit, each further timeout divides by
-/// `SHRINK_DIVISOR` again.
+/// The new limit is a load that was too large, divided by this number. Until the next commit, each further timeout multiplies the divisor
+/// by `SHRINK_DIVISOR`.
 const SHRINK_DIVISOR: usize = 8;
 
 /// The number of processed records and the size in bytes of the written keys and values.
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(limit.current(), load(1000, 64 << 20), "the limit stays at the configured value");
     }
 
-    /// Returns the number of bytes that brokers accept in an hour and the number of transactions that were too large. The brokers process
+    /// Returns the number of bytes that brokers accept in an hour and the number of timeouts that lowered the limit. The brokers process
     /// `speed` bytes per second and need `each` per commit. Records have 100 bytes.
     fn an_hour(limit: &mut Limit, speed: u32, each: Duration) -> (u128, u32) {
         let (mut taken, mut passed, mut too_large) = (0, Duration::ZERO, 0);

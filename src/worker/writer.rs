@@ -29,7 +29,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 pub(super) struct TransactionWriter<B: Broker> {
     pub(super) sink: Sink<B>,
     pub(super) in_flight: InFlight,
-    /// The number of transactions aborted since the last commit or the last rejected record.
+    /// The number of consecutive aborts. Transactions with an unknown outcome do not count. Reset by a commit and by a rejected record, and
+    /// when the worker is no longer reported as blocked.
     pub(super) aborts: u32,
     /// The error that the worker returns after the next commit.
     pub(super) ends_with: Option<Error>,
@@ -47,8 +48,8 @@ pub(super) struct TransactionWriter<B: Broker> {
 }
 
 impl<B: Broker> TransactionWriter<B> {
-    /// Connects the producer of worker `number`. Connecting ends the open transaction of the previous producer with the same transactional
-    /// id.
+    /// Connects the producer of worker `number`. With exactly-once delivery, also ends the transaction that the previous producer with the
+    /// same transactional id left open.
     pub(super) fn connect(shared: &Shared<B>, number: usize) -> Result<Self, Error> {
         let transactional_id = format!("{}-{}-{number}", shared.config.kafka.group_id, shared.instance);
         Ok(Self {
@@ -188,7 +189,7 @@ impl<B: Broker> TransactionWriter<B> {
         tracing::warn!(
             reason,
             attempt = self.replacements,
-            "the outcome of the transaction is unknown; replacing the producer to resolve it"
+            "the outcome of the transaction is unknown; replacing the producer, which ends the transaction, and reading the outcome from the group's committed offsets"
         );
         if self.replacements <= REPLACEMENTS_MAX {
             return Ok(());
@@ -207,7 +208,8 @@ impl<B: Broker> TransactionWriter<B> {
         }
     }
 
-    /// Replaces the producer. The new producer ends the open transaction of the old producer and fences late requests of the old producer.
+    /// Replaces the producer. With exactly-once delivery, the new producer ends the open transaction of the old producer and fences late
+    /// requests of the old producer.
     pub(super) fn replace_sink(&mut self, shared: &Shared<B>, number: usize, batch_bytes: usize) -> Result<(), Error> {
         let sink = connect(shared, number, &self.transactional_id, batch_bytes)?;
         sink.learn_from(&self.sink);

@@ -1,4 +1,4 @@
-//! States that are rebuilt from a changelog, by any kind of filter.
+//! States that are rebuilt from a changelog, for all kinds of filters.
 
 use super::*;
 

@@ -1,8 +1,9 @@
 //! Restores a partition's state at the group's committed offset from a checkpoint, the changelog, and the input.
 //!
-//! Chooses between these sources. A restore loads the checkpoint, unless it is past the committed offset. A rebuild applies the changelog
-//! after that checkpoint, while the workers process other partitions. If the changelog does not reach the committed offset, a warm-up reads
-//! the input again without emitting. Never starts past the committed offset, unless the log starts after that offset.
+//! Chooses between these sources. A restore loads the checkpoint, unless the checkpoint is past the committed offset. A rebuild then
+//! applies the changelog records that the checkpoint lacks, while the workers process other partitions. If the changelog does not reach the
+//! committed offset, a warm-up reads the input again without emitting. Never starts past the committed offset, unless the log starts after
+//! that offset.
 
 mod first;
 mod resumption;
@@ -199,7 +200,8 @@ impl<B: Broker> Worker<B> {
         let (topic_id, epoch) = (state.changelog.topic_id.clone(), state.changelog.epoch);
         let ignores_checkpoint = assigned.iter().all(|assigned| assigned.note().is_seed);
         if ignores_checkpoint {
-            // If the group's offsets and changelog were deleted before the seed, the checkpoint may be older than the seed.
+            // If the group's offsets and changelog were deleted before the seed, the checkpoint may be older than the seed and lack the
+            // seeded keys.
             state = PartitionState::new(topic.rules);
         }
         let bounds = assigned.iter().filter_map(|assigned| Some((assigned.topic_incarnation.clone(), assigned.committed.offset?)));
@@ -328,9 +330,9 @@ impl<B: Broker> Worker<B> {
                 state.announced = Announced::Nothing { since: runtime::now() };
             }
             if is_elsewhere || state.offset(&assigned.topic_incarnation).is_none() {
-                // No checkpoint has this offset, because the topic is new to the state, or because the log was truncated. So a checkpoint
-                // is written before the first record. If this process is killed, the next owner of an exact state finds the offset in that
-                // checkpoint and reads the input from there.
+                // No checkpoint has this offset, because the topic is new to the state, or because the log was truncated. So the worker
+                // writes a checkpoint as soon as possible. If this process is killed, the next owner finds the offset in that checkpoint
+                // and reads the input from there to restore the same state.
                 state.changed = true;
                 state.is_new = true;
                 if state.offsets.is_empty() && topic.changelog.is_some() {
@@ -366,11 +368,11 @@ impl<B: Broker> Worker<B> {
             let metadata = Note { first, id, ..self.topics.note_of_times(assigned.topic, times) }.to_string();
             group = Committed { offset: None, metadata };
         } else if assigned.committed.offset.is_some_and(|committed| committed < start) {
-            // The records between the committed offset and `start` were deleted. Committing `start` removes the lag. Otherwise, every
-            // restart would report the same records as deleted.
+            // The records between the committed offset and `start` were deleted. Without a known committed offset, the worker commits
+            // `start`. Otherwise, every restart would report the same records as deleted.
             group.offset = None;
         }
-        // An announcement commits this metadata even if the offset does not change.
+        // An announcement commits this metadata even if the offset does not change, so the metadata must contain the epoch of this owner.
         if let Some(epoch) = of_rules().map(|(_, _, state)| state.epoch).max().filter(|_| topic.changelog.is_some()) {
             group.metadata = Note { epoch: Some(epoch), ..Note::read(&group.metadata) }.to_string();
         }

@@ -16,8 +16,8 @@ use std::time::Instant;
 
 pub(super) struct Resumption {
     pub(super) start: Offset,
-    /// The end of the warm-up. Without a warm-up, the offset of the state: `start`, or a lower offset if the records in between have
-    /// expired or do not belong to the state.
+    /// The end of the warm-up. Without a warm-up, the offset of the state: `start`, or a lower offset if the records up to `start` were
+    /// deleted or do not belong to the state.
     pub(super) warm_until: Offset,
     /// True if the partition resumes at the end of the log, because the log ends below the group's last position.
     pub(super) is_elsewhere: bool,
@@ -46,7 +46,7 @@ impl<B: Broker> Worker<B> {
             };
             if is_beyond && !fault::defect("checkpoint_past_offset_used") {
                 tracing::warn!(partition = %assigned.partition, checkpoint = stored, committed = assigned.committed.offset, end = assigned.high,
-                    "the checkpoint is past the group's committed offset or belongs to an earlier topic with the same name. The offset may have been reset, or the topic recreated. Ignoring the checkpoint");
+                    "the checkpoint or changelog is past the group's committed offset or belongs to an earlier topic with the same name. The offset may have been reset, or the topic recreated. Ignoring the keys from the checkpoint or changelog");
                 let rules = self.topics[rule].rules;
                 if let Some(state) = self.assignment.states.get_mut(&id) {
                     *state = state.emptied(rules);
@@ -66,10 +66,10 @@ impl<B: Broker> Worker<B> {
 
     /// Returns true if a checkpoint belongs to an earlier topic with the same name. The check is needed only if the brokers report no topic
     /// ids and the group has no committed offset, because Kafka deletes a topic's committed offsets together with the topic. If the new
-    /// topic is longer than the old topic, only the timestamps of its records show the difference. In the old topic, no record below the
-    /// checkpoint's offset was later than the checkpoint's stream time, except for records that were ahead of the clock. Such a record can
-    /// make this function return true by mistake. The topic is then read from its start with an empty state. No record is lost, but
-    /// duplicates may be emitted.
+    /// topic has already reached the checkpoint's offset, only the timestamps of its records distinguish it from the old topic. In the old
+    /// topic, no record below the checkpoint's offset was later than the checkpoint's stream time, except for records that were ahead of
+    /// the clock. Such a record can make this function return true by mistake. The topic is then read from its start with an empty state.
+    /// No record is lost, but duplicates may be emitted.
     fn is_of_another_log(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, stored: Offset) -> Result<bool, Error> {
         let stream_time = self.state_of(rule, assigned).and_then(|state| state.dedup.stream_time());
         // Brokers find offsets by Kafka's timestamps only, so this check is not possible with event times.
@@ -86,7 +86,7 @@ impl<B: Broker> Worker<B> {
             return times.contains_key(&topic.config.space) || fault::defect("new_rule_warms_up");
         }
         // At the time of the commit, the input had a single rule. If that rule has a changelog, its state is now at the committed offset.
-        // If another rule's state is at the committed offset and this rule's state is not, this rule was not used.
+        // So if another rule's state is at the committed offset and this rule's state is not, the group did not use this rule.
         let is_current = |rule| self.stored(rule, assigned) == assigned.committed.offset;
         is_current(rule) || !topic.of_input.iter().any(|&other| is_current(other)) || fault::defect("new_rule_warms_up")
     }
@@ -135,7 +135,8 @@ impl<B: Broker> Worker<B> {
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset; resuming from the offset in the checkpoint or changelog");
                     stored
                 }
-                // If the group has started before, it must read all records that are still in the log.
+                // A new group starts at the beginning of the log. A group that has lost its offsets must read all records that are still in
+                // the log.
                 _ => return each(&|rule| Ok(Resumption { warm_until: self.stored(rule, assigned).unwrap_or(low), ..Resumption::at(low) })),
             };
             return each(&|rule| match self.stored(rule, assigned) {
@@ -214,7 +215,8 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Plans a restore without a checkpoint. By default, reads one window of the input again.
+    /// Plans the restore of a state that has no usable checkpoint or changelog, or whose stored offset is below the log start offset.
+    /// `state.cold_start` decides whether the worker reads part of the input again, starts without the missing keys, or ends.
     fn cold_start(
         &self,
         source: &B::Consumer,
@@ -234,8 +236,8 @@ impl<B: Broker> Worker<B> {
                 let window = window.length_ms().filter(|_| time.is_none());
                 let oldest = match assigned.note().first {
                     Some(first) => first.clamp(assigned.low, resume),
-                    // With `start = "latest"`, the group may have skipped these records. A skipped record was never emitted, so their
-                    // keys must not count as seen.
+                    // With `start = "latest"`, the group may have skipped the records below `resume`. A skipped record was never emitted,
+                    // so its key must not count as seen.
                     None if self.shared.config.kafka.start == Start::Latest && !self.topics[rule].is_internal => resume,
                     None => assigned.low,
                 };
