@@ -55,8 +55,8 @@ pub(super) const OWNED: [(&str, &str); 27] = [
 
 const CLASSIC: &str = "remove it: unseen uses the classic protocol and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
 
-/// Properties that only Kafka's Java clients have, each with advice for the error message. librdkafka itself rejects all other unknown
-/// properties.
+/// Properties that only Kafka's Java clients have, each with advice for the error message. librdkafka rejects unknown properties, too, but
+/// without advice.
 const JAVA: [(&str, &str); 17] = [
     ("buffer.memory", "use queue.buffering.max.kbytes"),
     ("fetch.max.wait.ms", "use fetch.wait.max.ms"),
