@@ -262,14 +262,14 @@ pub struct State {
     pub dir: PathBuf,
     /// True if seen keys are also written to a changelog topic. The state of a partition can be rebuilt from this topic.
     pub changelog: bool,
-    /// The action for a partition that has neither a usable checkpoint nor a changelog.
+    /// The action for a partition that has neither a usable checkpoint nor a usable changelog.
     pub cold_start: ColdStart,
     /// Maximum average number of bytes per second that checkpoints write. To stay below this rate, large checkpoints are written less often
     /// than every `worker.checkpoint_interval`.
     pub max_write_rate: u64,
 }
 
-/// The action for a partition that has neither a usable checkpoint nor a changelog.
+/// The action for a partition that has neither a usable checkpoint nor a usable changelog.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ColdStart {
