@@ -14,7 +14,7 @@ const VALUES_MAX: u64 = 100_000;
 /// parses the text afterwards and reports syntax errors.
 pub(super) fn check(text: &str) -> Result<(), String> {
     let mut counter = Counter::default();
-    // The count up to a syntax error is enough, because the parser stops there as well.
+    // The count up to a syntax error is enough, because `load::read` stops at the same error.
     let _ = Parser::new_from_str(text).load(&mut counter, true);
     if counter.values > VALUES_MAX {
         return Err(format!("the file has more than {VALUES_MAX} values after its aliases (`*name`) are expanded; use fewer values"));

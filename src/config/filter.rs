@@ -108,7 +108,7 @@ impl Filter {
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // This text is stored with the state, and a worker reuses the state only if the text is still the same. The `let` names all fields,
-        // so a new field does not compile until this function handles it.
+        // so the compiler reports each new field until this function handles it.
         let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } } =
             self;
         f.write_str(kind.name())?;

@@ -410,7 +410,7 @@ impl Topic {
         format!("topics[{}].{option}", self.entry)
     }
 
-    /// True if the worker writes nothing of this topic except its state.
+    /// True if the worker writes nothing for this topic except its state.
     #[must_use]
     #[inline]
     pub const fn is_shadow(&self) -> bool {

@@ -22,7 +22,7 @@ impl TryFrom<Value> for Properties {
     }
 }
 
-/// Properties that unseen sets itself, each with advice for the error message. Other values would break unseen's guarantees.
+/// Properties that unseen sets itself, each with advice for the error message. Values other than unseen's own would break its guarantees.
 pub(super) const OWNED: [(&str, &str); 27] = [
     ("acks", "remove it: unseen always waits for all in-sync replicas"),
     ("auto.commit.enable", "remove it: unseen commits offsets together with its outputs, every worker.commit_interval"),

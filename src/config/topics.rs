@@ -222,8 +222,8 @@ fn growth_text(growth: Growth) -> String {
 
 /// Returns the settings that must be equal for all topics of a space, as text.
 fn rules(topic: &Topic) -> [(&'static str, String); 13] {
-    // The `let` names all fields. A new field does not compile until this function decides whether all topics of a space must have the same
-    // value.
+    // The `let` names all fields, so the compiler reports each new field until this function decides whether all topics of a space must
+    // have the same value.
     let Topic {
         entry: _,
         input: _,

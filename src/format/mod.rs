@@ -61,8 +61,8 @@ pub enum Format {
     Protobuf,
 }
 
-// Other code uses these properties to distinguish formats. Each property is a `match` of all variants, so a new format does not compile
-// until all of its properties are set.
+// Other code uses these properties to distinguish formats. Each property is a `match` of all variants, so the compiler reports each new
+// format until all of its properties are set.
 impl Format {
     /// All formats, the default first.
     pub const ALL: [Self; 4] = [Self::Json, Self::JsonSchema, Self::Avro, Self::Protobuf];
@@ -227,7 +227,7 @@ pub struct SchemaError(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {what}")]
 pub struct Malformed {
-    /// The position of the problem, in bytes from the start of the record key or value without its frame.
+    /// The position of the problem, in bytes from the start of the record key or value without its frame and its encodings.
     pub offset: usize,
     /// The problem at this offset, such as "the record ends within a string".
     pub what: &'static str,

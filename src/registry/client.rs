@@ -26,7 +26,7 @@ const SCHEMA_MAX: usize = 4 << 20;
 /// The largest schema id. Registries use Java's `int` and do not answer requests for larger ids in their usual format.
 const ID_MAX: u32 = i32::MAX.cast_unsigned();
 
-/// A path that every registry answers.
+/// A path that every registry answers. The client requests it to find out whether an address belongs to a registry.
 const TYPES: &str = "/schemas/types";
 
 const MESSAGE_MAX: usize = 300;
@@ -248,7 +248,8 @@ impl Client {
         }
         match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
             Ok(body) => Ok((status, body)),
-            // A response of this size is not a schema. The response can come from a proxy, so the schema may still be usable.
+            // A response of this size is not a schema. The response can come from a proxy, so retry instead of treating the schema as
+            // unusable.
             Err(ureq::Error::BodyExceedsLimit(_)) => Err(unavailable(format!("returned {status} and more than {ANSWER_MAX} bytes"))),
             Err(error) => Err(unavailable(format!("sent an incomplete response: {error}"))),
         }

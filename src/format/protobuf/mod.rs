@@ -4,7 +4,7 @@
 //! module never accesses the file system. It reads a nested message only if a pointer leads through the message, or if the whole record is
 //! visited. It skips all other nested messages by their length.
 //!
-//! If a message is on the wire but a field of it is not, the field has its default value in two cases. The first case is a proto3 scalar
+//! If a message is on the wire without one of its fields, the field has its default value in two cases. The first case is a proto3 scalar
 //! without `optional`, because readers cannot distinguish its default from an absent field. The second case is a proto2 field with an
 //! explicit default. All other absent fields are missing. A member of a oneof never has a default, because its presence is information.
 //!
