@@ -161,8 +161,7 @@ fn summary(config: &Config) -> String {
     let with_topics: BTreeSet<_> = config.topics.iter().map(|topic| topic.entry).collect();
     let others = config.patterns.iter().filter(|pattern| !with_topics.contains(&pattern.entry().entry));
     rows.extend(others.map(|pattern| row(pattern.entry(), format!("pattern {:?}", pattern.text()))));
-    columns(&rows, 0..0)
-        + "\n* of all partitions in the first window; for a window by count, of one partition"
+    columns(&rows, 0..0) + "\n* of all partitions in the first window; for a window by count, of one partition"
 }
 
 fn row(topic: &Topic, name: String) -> [String; 6] {

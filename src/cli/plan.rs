@@ -4,7 +4,7 @@ use super::key_part::{self, KeyPart};
 use crate::config::{Config, Topic, flags};
 use crate::content::CompareContent;
 use crate::filter::{Kind, Window};
-use crate::format::{Format as ValueFormat, Formats, NoSchemas, RecordFormat, Schemas};
+use crate::format::{Formats, NoSchemas, RecordFormat, Schemas};
 use crate::key::{Field, KeySpec, Part, Predicate};
 use crate::plan::{self, Ask, Comparison, Proposal, Sample, SampleOptions};
 use crate::replay::Format;

@@ -10,11 +10,11 @@ use yaml_rust2::scanner::Marker;
 /// Maximum number of values in a file after its aliases are expanded.
 const VALUES_MAX: u64 = 100_000;
 
-/// Returns an error if a text has too many values after its aliases are expanded. Accepts text that is not YAML, because the parser rejects
-/// it later.
+/// Returns an error if a text has too many values after its aliases are expanded. Accepts text that is not YAML, because `load::read`
+/// parses the text afterwards and reports syntax errors.
 pub(super) fn check(text: &str) -> Result<(), String> {
     let mut counter = Counter::default();
-    // The count up to a syntax error is enough, because the parser stops there as well.
+    // The count up to a syntax error is enough, because `load::read` stops at the same error.
     let _ = Parser::new_from_str(text).load(&mut counter, true);
     if counter.values > VALUES_MAX {
         return Err(format!("the file has more than {VALUES_MAX} values after its aliases (`*name`) are expanded; use fewer values"));
@@ -25,9 +25,10 @@ pub(super) fn check(text: &str) -> Result<(), String> {
 #[derive(Default)]
 struct Counter {
     values: u64,
-    /// Number of values inside each anchor (`&name`), by the parser's ID of the anchor.
+    /// Number of values that each anchor (`&name`) marks, by the parser's ID of the anchor. A list or table counts as a value, too.
     anchors: BTreeMap<usize, u64>,
-    /// The lists and tables that have not ended yet, each with its anchor and the number of values before it.
+    /// The lists and tables that have not ended yet, each with the ID of its anchor and the number of values that were counted before its
+    /// start.
     open: Vec<(usize, u64)>,
 }
 

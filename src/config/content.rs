@@ -1,4 +1,5 @@
-//! Options that compare the content of records: `emit`, which selects the records of a key to emit, and `key_conflicts`.
+//! Options that compare the content of records: `emit`, which selects the records of a key to emit, and `key_conflicts`, which compares
+//! duplicates with the records that they duplicate.
 
 use super::error::Diagnostics;
 use super::key;
@@ -10,8 +11,8 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 /// Resolves `emit`. Returns `None` if only the first record of a key is emitted. Otherwise, returns the parts to compare: a record is
-/// emitted if one of these parts has changed. `"on_change"` compares the whole value. An invalid option also returns the whole value, so
-/// that later checks do not report errors that only follow from the first error.
+/// emitted if one of these parts has changed. `"on_change"` compares the whole value. After an error, returns the whole value. The topic
+/// then still counts as `on_change`, so `check_spaces` does not report a second error if other topics of the space use `on_change`.
 pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let content = match raw {
         None => return None,
@@ -92,7 +93,7 @@ fn compare(value: &Value) -> Result<Option<CompareContent>, String> {
     };
     match value {
         Value::Bool(is_on) => return Ok(is_on.then(CompareContent::default)),
-        // A value from an environment variable is text.
+        // Environment variables and `${...}` references set an option to text, so accept text, too.
         Value::String(text) if text == "true" || text == "false" => return Ok((text == "true").then(CompareContent::default)),
         _ => {}
     }

@@ -1,6 +1,7 @@
 //! The errors of a configuration, which are all reported at once.
 //!
-//! An error never shows the value of a Kafka property, because the value may be a secret.
+//! An error does not show the value of a Kafka property, because the value may be a secret. The only exception is an invalid `${...}`
+//! reference in the value (see `secrets::withhold`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,9 +13,10 @@ pub(super) const FLAGS: &str = "flags";
 /// One error of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The name of the file, `environment`, or `flags`.
+    /// The path of the configuration file, `environment`, or `flags`.
     pub source: String,
-    /// The path of the option, such as `topics[0].window`. Empty if the error concerns the whole source.
+    /// The path of the option, such as `topics[0].window`. For an environment variable or a flag that is not an option, its name. Empty if
+    /// the error concerns the whole file.
     pub path: String,
     /// The error message, usually with the expected and the actual value.
     pub message: String,
@@ -79,8 +81,8 @@ impl Diagnostics {
         self.errors.push(Error { source: source.to_owned(), path: path.to_owned(), message: message.into() });
     }
 
-    /// True if an error was already reported at `path`, above it, or below it. Callers then do not report errors that could follow from
-    /// that error.
+    /// True if an error was already reported at `path`, at a table or list that contains `path`, or inside `path`. Callers then do not
+    /// report another error, because it could follow from the reported error.
     pub(super) fn knows(&self, path: &str) -> bool {
         self.errors.iter().any(|error| within(&error.path, path) || within(path, &error.path))
     }
@@ -97,7 +99,7 @@ impl Diagnostics {
     }
 }
 
-/// True if the path `inner` is equal to the path `outer` or below it.
+/// True if the path `inner` is equal to the path `outer` or inside it: `topics[0].key` is inside `topics[0]`.
 fn within(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }

@@ -18,13 +18,13 @@ pub struct Filter {
     /// Number of distinct keys of the whole topic in a window. `None` for a window by count, because its number of keys is the capacity,
     /// and for kinds without a capacity.
     pub capacity: Option<u64>,
-    /// Maximum share of unseen records that the filter drops by mistake when it is filled to its capacity.
+    /// Maximum share of unseen keys that the filter reports as seen by mistake when it is filled to its capacity.
     pub false_positive_rate: f64,
     /// Memory for the whole topic in bytes. `None` for kinds that are not sized by memory.
     pub memory: Option<u64>,
-    /// True if a key that the filter reports as seen is looked up in an exact store before the record is dropped.
+    /// True if a key that the filter reports as seen is looked up in an exact store before the record counts as a duplicate.
     pub confirm: bool,
-    /// The growth of the filter's memory. Its limits apply to the whole topic.
+    /// The settings for the growth of the filter's memory. `max_bytes` is the limit for the whole topic.
     pub growth: Growth,
 }
 
@@ -68,8 +68,9 @@ impl Filter {
         }
     }
 
-    /// Returns an error message if the filters of all `partitions` partitions need more than `max_memory` at capacity. Each partition gets
-    /// an equal share of the memory, in whole blocks. With a window by count, each partition needs the full capacity.
+    /// Returns an error message if the filters of all `partitions` partitions together need more than `max_memory` at capacity. The total
+    /// depends on `partitions`, because the size of each filter is rounded up to whole blocks, and because each partition needs the full
+    /// capacity in a window by count.
     #[must_use]
     pub fn memory_problem(&self, window: Window, partitions: u32) -> Option<String> {
         let most = self.growth.max_bytes?;
@@ -107,12 +108,13 @@ impl Filter {
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // This text is stored with the state, and a worker reuses the state only if the text is still the same. The `let` names all fields,
-        // so a new field does not compile until this function handles it.
+        // so the compiler reports each new field until this function handles it.
         let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } } =
             self;
         f.write_str(kind.name())?;
         if let Some(memory) = memory {
-            // A filter of a fixed size cannot be resized, so its state is valid only for the same memory and rate.
+            // The layout of a filter that is sized by memory depends on the memory and the rate and cannot be changed later, so its state
+            // is valid only for the same memory and rate.
             write!(f, " of {memory} bytes at {:e}", self.false_positive_rate)?;
         }
         if self.confirm { f.write_str(", confirmed") } else { Ok(()) }

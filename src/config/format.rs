@@ -84,8 +84,8 @@ pub(super) fn resolve(
     Some(Formats::new(key?, RecordFormat { encodings: encoding.0.clone(), ..value? }))
 }
 
-/// The fields that a schema file must have: the fields of the key, the fields of the compared content, and the field of the event time. The
-/// event time can only be in the record value.
+/// The fields that a schema file must have: the fields of the key and of the compared content, even if they are optional, and the field of
+/// the event time, unless the event time is optional. A field with the event time is always in the record value, never in the record key.
 pub(super) type Wanted<'w> = (Vec<&'w KeySpec>, Option<&'w EventTime>);
 
 fn side(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {
@@ -119,7 +119,7 @@ fn has_extension(file: &str, extension: &str) -> bool {
 fn read(file: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|opened| opened.take(FILE_MAX + 1).read_to_end(&mut bytes));
-    read.map_err(|error| format!("cannot read {file}: {error}; a relative path starts at the working directory of unseen"))?;
+    read.map_err(|error| format!("cannot read {file}: {error}; unseen resolves relative paths against its working directory"))?;
     if bytes.len() as u64 > FILE_MAX {
         return Err(format!("{file} has more than the maximum of {FILE_MAX} bytes"));
     }

@@ -1,4 +1,5 @@
-//! The topics that an entry of `[[topics]]` reads. In other names, the placeholder `{input}` is replaced by the name of such a topic.
+//! The topics that an entry of `[[topics]]` reads. In the entry's other topic names and in its space, the placeholder `{input}` is replaced
+//! by the name of the input.
 //!
 //! An entry with several inputs has the same effect as one entry for each input. Other modules never see a list of inputs, because each
 //! [`Topic`] has a single input. `pattern` finds the inputs of an entry with a pattern.
@@ -40,7 +41,7 @@ impl TryFrom<Value> for Inputs {
     }
 }
 
-/// Returns the inputs that have valid names, each after the path of its option.
+/// Returns the inputs that have valid names, as pairs of the path of the option and the name.
 pub(super) fn resolve(raw: Option<Inputs>, path: &str, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
     let what = "the topic to read";
     let named = match required(raw, path, what, diagnostics) {
@@ -62,7 +63,8 @@ pub(super) fn resolve(raw: Option<Inputs>, path: &str, diagnostics: &mut Diagnos
     named.into_iter().filter(is_valid).collect()
 }
 
-/// Checks that a name is valid for each input. The name can contain the placeholder.
+/// Checks that `name` is a valid topic name after its placeholders are replaced by the name of an input. Reports only the first input for
+/// which the name is invalid.
 pub(super) fn check_names(name: &str, inputs: &[(String, String)], path: &str, diagnostics: &mut Diagnostics) {
     // If the entry has no valid input or has a pattern, check the name with a stand-in input.
     let stand_in = inputs.is_empty().then_some("input");
@@ -89,7 +91,8 @@ pub(super) fn is_topic_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
 }
 
-/// Checks that the names of a topic's internal topics are valid. They contain the group id and the name of the input or the space.
+/// Checks that the names of a topic's repartition topic and changelog topic are valid, and that a topic with `repartition` has a changelog.
+/// The names contain the group id and the name of the input or of the space.
 pub(super) fn check_internal_topics(config: &Config, topic: &Topic, diagnostics: &mut Diagnostics) {
     if let Some(name) = config.repartitioned(topic) {
         let path = topic.setting("repartition");

@@ -1,6 +1,7 @@
 //! Merges the layers: flags override the environment, which overrides the file. `raw` has the defaults.
 //!
-//! Keeps track of the layer that each value comes from. This module never depends on the meaning of an option.
+//! Keeps track of the layer that each value comes from, so an error can name its source. `resolve` checks how the values of different
+//! options fit together.
 
 use super::aliases;
 use super::error::{Diagnostics, ENVIRONMENT, FLAGS};
@@ -24,7 +25,8 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of errors that are reported for the types and names of options.
 const FAULTS_MAX: usize = 100;
 
-/// Returns `None` if nothing is left to validate after the reported errors.
+/// Merges the layers and converts them to options. Reports options with a wrong name or type and gives them their defaults. Returns `None`
+/// if the file cannot be read, if it cannot be merged with the other layers, or after [`FAULTS_MAX`] errors.
 pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
     let mut tree = tree(path, environment, overrides, diagnostics)?;
     refuse_lists(&mut tree, diagnostics);
@@ -155,7 +157,7 @@ fn one_line(message: &str) -> String {
     // An excerpt looks like this: `  |`, `3 | text of the line`, `  | ^^^`.
     let is_excerpt = |line: &&str| line.split_once('|').is_some_and(|(number, _)| number.chars().all(|c| c == ' ' || c.is_ascii_digit()));
     let mut message = message.lines().filter(|line| !is_excerpt(line)).map(str::trim).collect::<Vec<_>>().join(": ");
-    // The value is usually meant as text, such as a hexadecimal key that starts with digits.
+    // A malformed number is usually meant as text, such as a hexadecimal key that starts with digits.
     if ["leading zero", "invalid float", "invalid integer"].iter().any(|fault| message.contains(fault)) {
         message += "; if this is text, put it in quotes";
     }
@@ -353,8 +355,8 @@ fn suggestion(message: &str) -> Option<String> {
     (edits <= 2 && edits < unknown.len() / 2).then(|| format!("unknown field `{unknown}`; did you mean `{similar}`?"))
 }
 
-/// Removes the deepest value on the path. A list element becomes null instead, so the other elements keep their indexes. Returns false if
-/// nothing was removed.
+/// Removes the deepest existing value on the path. A list element is not removed but becomes null, so the other elements keep their
+/// indexes. Returns false if nothing was removed.
 fn remove(tree: &mut Json, path: &[Segment]) -> bool {
     match (path.split_first(), tree) {
         (Some((Segment::Map { key }, rest)), Json::Object(table)) => {

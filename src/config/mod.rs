@@ -68,7 +68,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vars::Environment;
 
-/// A valid configuration, from [`Config::load`]. Sizes are in bytes. The sizes of a topic apply to all of its partitions together.
+/// A valid configuration, from [`Config::load`]. Sizes are in bytes. The capacity and the memory limits of a topic's filter apply to all of
+/// its partitions together, but a window by count applies to each partition.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The connection to Kafka.
@@ -101,7 +102,8 @@ impl Config {
         Self::load_with(path, &Self::environment(), overrides)
     }
 
-    /// Replaces invalid Unicode with replacement characters. If such a variable were ignored, its option would silently keep the default.
+    /// Returns the environment variables, with replacement characters for invalid Unicode. If variables with invalid Unicode were left out,
+    /// their options would silently keep the defaults.
     fn environment() -> Environment {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
@@ -136,8 +138,8 @@ pub struct Kafka {
     pub bootstrap_servers: String,
     /// The consumer group, and the prefix of internal topics and transactional ids.
     pub group_id: String,
-    /// A static name of this process. The name makes the group membership static, so a restart does not trigger a rebalance. Without a
-    /// static name, transactional ids contain the id of the state directory.
+    /// A static name of this process. The name makes the group membership static, so a restart does not trigger a rebalance. Transactional
+    /// ids contain the static name or, without a static name, the id of the state directory.
     pub instance_id: Option<String>,
     /// The start position of a partition without a committed offset.
     pub start: Start,
@@ -191,7 +193,7 @@ pub enum OnTruncation {
 /// The minimum of [`Delivery::linger`].
 const LINGER: Duration = Duration::from_millis(5);
 const LINGER_MAX: Duration = Duration::from_millis(250);
-/// The linger time per partition, up to the maximum.
+/// The time that each partition adds to the linger time.
 const LINGER_EACH: Duration = Duration::from_millis(1);
 
 /// The worker threads and their transactions.
@@ -205,9 +207,10 @@ pub struct Worker {
     pub commit_interval: Duration,
     /// Time between the checkpoints of a partition.
     pub checkpoint_interval: Duration,
-    /// Time after which the broker aborts an open transaction. This limits how long a lost process can block readers.
+    /// With `exactly_once`, the time after which the broker aborts an open transaction. This limits how long a lost process can block
+    /// `read_committed` consumers. With both guarantees, other time limits of the worker are derived from this time.
     pub transaction_timeout: Duration,
-    /// Maximum number of records in a transaction.
+    /// Maximum number of records in a transaction or, with `at_least_once`, between two commits.
     pub max_transaction_records: usize,
     /// Time limit for the last commit and checkpoint after SIGTERM and for the last replies of `unseen serve`.
     pub shutdown_timeout: Duration,
@@ -216,11 +219,12 @@ pub struct Worker {
 impl Delivery {
     /// Returns the default of `linger.ms`, the time that the producer waits for more records of a partition before it sends them.
     ///
-    /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. With 1 ms per
-    /// partition, all `partitions` together cause at most a thousand requests per second. The time is limited to a quarter of the commit
-    /// interval, so a partition causes at most five requests per commit. It is always between 5 ms and 250 ms (four requests per second).
-    /// With few partitions, the time is short, because records use memory while they wait. A commit does not wait for this time: it flushes
-    /// the producer.
+    /// With `at_least_once`, the time is always 5 ms. With `exactly_once`, it is 1 ms per partition. librdkafka sends one request per
+    /// partition, and a broker processes the requests of a connection one at a time. With 1 ms per partition, all `partitions` together
+    /// cause at most a thousand requests per second. With fewer partitions, the time is shorter, because records use memory while they
+    /// wait. Two limits take precedence. The time is at most a quarter of the commit interval. At this limit, a partition causes at most
+    /// five requests per commit. The time is always between 5 ms (200 requests per second per partition) and 250 ms (4 requests). A commit
+    /// does not wait for this time: it flushes the producer.
     #[must_use]
     pub fn linger(self, commit_interval: Duration, partitions: u32) -> Duration {
         match self {
@@ -258,13 +262,14 @@ pub struct State {
     pub dir: PathBuf,
     /// True if seen keys are also written to a changelog topic. The state of a partition can be rebuilt from this topic.
     pub changelog: bool,
-    /// The action for a partition that has neither a usable checkpoint nor a changelog.
+    /// The action for a partition that has neither a usable checkpoint nor a usable changelog.
     pub cold_start: ColdStart,
-    /// Average number of bytes per second that checkpoints may write. Large checkpoints are written less often.
+    /// Maximum average number of bytes per second that checkpoints write. To stay below this rate, large checkpoints are written less often
+    /// than every `worker.checkpoint_interval`.
     pub max_write_rate: u64,
 }
 
-/// The action for a partition that has neither a usable checkpoint nor a changelog.
+/// The action for a partition that has neither a usable checkpoint nor a usable changelog.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ColdStart {
@@ -316,8 +321,8 @@ pub struct Topic {
     pub input: String,
     /// The topic for unseen records. `None` for a shadow topic: the worker then writes only its state.
     pub output: Option<String>,
-    /// Predicates that select the records to deduplicate: all of them must hold. Other records go to the next rule of the input. If there
-    /// is no next rule, they are emitted without deduplication.
+    /// The predicates that must all hold for a record to be deduplicated. All other records go to the next rule of the input or, after the
+    /// last rule, pass through without deduplication.
     pub when: Vec<Predicate>,
     /// The name of the key space. Topics with the same key space share their seen keys.
     pub space: String,
@@ -327,7 +332,7 @@ pub struct Topic {
     pub formats: Formats,
     /// True if records are first written to a repartition topic, in a partition that is chosen by key.
     pub repartition: bool,
-    /// The window, by time or by number of keys. A key stays seen for one window.
+    /// The window, by time or by number of keys: how long a key stays seen.
     pub window: Window,
     /// The filter that stores seen keys.
     pub filter: Filter,
@@ -351,7 +356,7 @@ pub struct Topic {
     pub on_invalid: OnInvalid,
     /// The field or header whose values get their own counts of records and duplicates. `None` if `count_by` is not set.
     pub count_by: Option<CountBy>,
-    /// The comparison of duplicates with their originals. `None` if `key_conflicts` is not set.
+    /// The comparison of a sample of duplicates with the records that they duplicate. `None` if `key_conflicts` is off.
     pub key_conflicts: Option<CompareContent>,
 }
 
@@ -373,7 +378,7 @@ pub enum OnDuplicate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTombstone {
-    /// Emit tombstones without a verdict.
+    /// Emit tombstones without deduplication.
     #[default]
     Emit,
     /// Drop tombstones.
@@ -405,7 +410,7 @@ impl Topic {
         format!("topics[{}].{option}", self.entry)
     }
 
-    /// True if the worker writes nothing of this topic except its state.
+    /// True if the worker writes nothing for this topic except its state.
     #[must_use]
     #[inline]
     pub const fn is_shadow(&self) -> bool {
@@ -418,8 +423,8 @@ impl Topic {
         now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// True if record times decide how long a key stays seen. False for a window by count, and for kinds of filters that can forget a key
-    /// before the end of its window.
+    /// True if record times decide how long a key stays seen. False for a window by count, and, without an exact store, for kinds of
+    /// filters that can forget a key before the end of its window.
     #[must_use]
     pub fn forgets_by_time(&self) -> bool {
         self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind.properties().keeps_window)

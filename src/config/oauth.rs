@@ -1,7 +1,7 @@
 //! Sources of bearer tokens, for SASL logins to brokers and for schema registries.
 //!
-//! The properties have librdkafka's names. As in Kafka's Java clients, a `file` URL refers to a file with a token. Errors and `Debug`
-//! output never show a secret.
+//! For brokers, the properties have librdkafka's names, and for schema registries, the options are in `schema_registry.oauth`. As in
+//! Kafka's Java clients, a `file` URL refers to a file with a token. Errors and `Debug` output never show a secret.
 
 use super::error::Diagnostics;
 use super::properties::PATH;
@@ -17,7 +17,7 @@ pub enum TokenSource {
     Endpoint(TokenEndpoint),
     /// A file with a token. Another process renews the token.
     File(PathBuf),
-    /// AWS credentials, which sign tokens for the brokers of a region.
+    /// AWS credentials, which unseen uses to sign tokens for the brokers of a region.
     Aws {
         /// The AWS region of the brokers, or `None` for the region in the environment variable `AWS_REGION` or
         /// `AWS_DEFAULT_REGION`.
@@ -65,8 +65,8 @@ pub struct OAuth {
     pub extensions: Vec<(String, String)>,
 }
 
-/// The name of Amazon MSK's SASL mechanism in its Java library. On the wire, the mechanism is OAUTHBEARER with tokens that AWS credentials
-/// sign.
+/// The name that Amazon MSK's Java library uses for its SASL mechanism. On the wire, the mechanism is OAUTHBEARER, with tokens that are
+/// signed with AWS credentials.
 const AWS: &str = "AWS_MSK_IAM";
 
 const PREFIX: &str = "sasl.oauthbearer.";
@@ -91,7 +91,7 @@ pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option
     }
     if properties.get("sasl.mechanisms").is_none_or(|mechanism| mechanism != "OAUTHBEARER") {
         for name in own.keys() {
-            report(name, "has no effect without OAUTHBEARER: set sasl.mechanism to OAUTHBEARER, or remove it");
+            report(name, "has no effect without OAUTHBEARER: set sasl.mechanism to OAUTHBEARER, or remove this property");
         }
         return None;
     }
@@ -117,7 +117,7 @@ pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option
 }
 
 /// Resolves the source of tokens from a URL, a client ID, a client secret, a scope, and a file of CA certificates. `names` are the names of
-/// these options.
+/// these options, in the same order.
 fn source(values: [Option<String>; 5], names: [&str; 5], report: &mut dyn FnMut(&str, &str)) -> Option<TokenSource> {
     let [url, client_id, client_secret, scope, ca_location] = values;
     let Some(url) = url else {
@@ -286,7 +286,7 @@ mod tests {
             ("sasl.oauthbearer.assertion.file", "hunter2", "unseen does not support this property"),
             ("https.ca.pem", "hunter2", "unseen does not support this property"),
             (CA, "/no/such/file", "cannot read the file: No such file"),
-            ("sasl.mechanisms", "PLAIN", "has no effect without OAUTHBEARER: set sasl.mechanism to OAUTHBEARER, or remove it"),
+            ("sasl.mechanisms", "PLAIN", "has no effect without OAUTHBEARER: set sasl.mechanism to OAUTHBEARER, or remove this property"),
         ] {
             let errors = changed(name, value);
             assert!(errors.contains(message) && !errors.contains("hunter2"), "{name} = {value:?}: {errors}");

@@ -22,7 +22,7 @@ impl TryFrom<Value> for Properties {
     }
 }
 
-/// Properties that unseen sets itself, each with advice for the error message. Other values would break unseen's guarantees.
+/// Properties that unseen sets itself, each with advice for the error message. Values other than unseen's own would break its guarantees.
 pub(super) const OWNED: [(&str, &str); 27] = [
     ("acks", "remove it: unseen always waits for all in-sync replicas"),
     ("auto.commit.enable", "remove it: unseen commits offsets together with its outputs, every worker.commit_interval"),
@@ -55,8 +55,8 @@ pub(super) const OWNED: [(&str, &str); 27] = [
 
 const CLASSIC: &str = "remove it: unseen uses the classic protocol and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
 
-/// Properties that only Kafka's Java clients have, each with advice for the error message. librdkafka itself rejects all other unknown
-/// properties.
+/// Properties that only Kafka's Java clients have, each with advice for the error message. librdkafka rejects unknown properties, too, but
+/// without advice.
 const JAVA: [(&str, &str); 17] = [
     ("buffer.memory", "use queue.buffering.max.kbytes"),
     ("fetch.max.wait.ms", "use fetch.wait.max.ms"),

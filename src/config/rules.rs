@@ -1,4 +1,5 @@
-//! Rules: entries of `[[topics]]` with the same input. A record belongs to the first rule whose `when` selects it.
+//! Rules: entries of `[[topics]]` with the same input. A record belongs to the first rule whose `when` selects it. A record that no rule
+//! selects belongs to the last rule and passes through.
 //!
 //! Each record belongs to exactly one rule, and the rules of an input never share their keys.
 

@@ -38,7 +38,7 @@ fn tidy(schema: &mut Schema) {
         if option.get("default").is_some_and(Value::is_null) {
             option.remove("default");
         }
-        // In YAML, a table whose lines are all comments is null.
+        // In YAML, a table whose lines are all comments is null, so null is valid unless the table is required.
         if !is_required(name) && option.get("type").is_some_and(|kind| kind == "object") {
             option.insert("type".to_owned(), json!(["object", "null"]));
         }
@@ -123,7 +123,7 @@ mod tests {
             ] {
                 assert_eq!(taken, valid, "{value}");
             }
-            // A pattern cannot check the size of a number in text.
+            // A pattern cannot check the size of a number in text, so the schema may accept text that the type rejects.
             let (taken, valid) = verdicts::<Rate>(value);
             assert!(taken == valid || valid && value.is_string(), "{value}");
         }

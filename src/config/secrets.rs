@@ -17,14 +17,14 @@ pub(crate) fn is_secret(path: &str) -> bool {
 }
 
 /// Returns `message`, which describes an invalid `${...}` in a value and can show a part of this value. If the option is a secret, returns
-/// another message without any part of the value. There is one exception: a value that is a single reference, such as `${PASSWORD}`,
-/// contains no secret.
+/// another message without any part of the value. Also returns `message` if the whole value is a single reference, such as `${PASSWORD}`,
+/// because such a value contains no part of a secret.
 pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
     let inner = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     if !is_secret(path) || inner.is_some_and(|inner| !inner.contains(['$', '{', '}'])) {
         return message;
     }
-    "it has an invalid `${...}`, which is not shown because it may be part of the secret; for a dollar sign, write `$$`".to_owned()
+    "it has an invalid `${...}`: its syntax is wrong, or its variable or file is missing; the reference is not shown because it may be part of the secret; for a dollar sign, write `$$`".to_owned()
 }
 
 /// Returns `message`. If the option is a secret, returns another message that does not show the value.

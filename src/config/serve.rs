@@ -34,7 +34,7 @@ pub struct Serve {
     pub tls: Option<Tls>,
     /// The partitions to follow. All partitions by default.
     pub partitions: Option<Partitions>,
-    /// The producers' partitioner, if known.
+    /// The producers' partitioner, if it is configured.
     pub partitioner: Option<Partitioner>,
     /// True if clients can write to input topics.
     pub writes: bool,

@@ -186,7 +186,8 @@ fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Checks that the topics of a space have equal settings, because they share the filters of the space.
+/// Checks that the topics of a space have the same values of the settings that the function `rules` returns, and that all or none of them
+/// have an output. The topics share the state of the space.
 fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     let spaces = space::group(topics.iter().map(|(_, topic)| topic));
     for (index, (_, topic)) in topics.iter().enumerate() {
@@ -221,8 +222,8 @@ fn growth_text(growth: Growth) -> String {
 
 /// Returns the settings that must be equal for all topics of a space, as text.
 fn rules(topic: &Topic) -> [(&'static str, String); 13] {
-    // The `let` names all fields. A new field does not compile until this function decides whether all topics of a space must have the same
-    // value.
+    // The `let` names all fields, so the compiler reports each new field until this function decides whether all topics of a space must
+    // have the same value.
     let Topic {
         entry: _,
         input: _,

@@ -174,7 +174,7 @@ fn quantity(value: &Value, units: &[Unit]) -> Option<u64> {
     digits.replace('_', "").parse::<u64>().ok()?.checked_mul(unit.scale)
 }
 
-/// Formats a whole number with the largest unit that divides it, or without a unit.
+/// Formats a whole number with the last of the `units` that divides it, or without a unit.
 fn written(number: u64, units: &[Unit]) -> Value {
     match units.iter().rev().find(|unit| number > 0 && number.is_multiple_of(unit.scale)) {
         Some(unit) if unit.scale > 1 => format!("{}{}", number / unit.scale, unit.name).into(),

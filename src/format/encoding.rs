@@ -1,6 +1,6 @@
 //! Encodings of whole values, such as gzip. A value is decoded before it is read.
 //!
-//! Limits the size of a decoded value. Decoding never uses more memory than two values of the maximum size.
+//! Limits the size of a decoded value. At most two decoded values are in memory at a time: the input and the output of a decoding step.
 
 use data_encoding::{BASE64_NOPAD, Encoding as Alphabet};
 use flate2::bufread::MultiGzDecoder;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 /// expand to a thousand times its size.
 pub const DECODED_MAX: usize = 32 << 20;
 
-/// Maximum size in bytes of a buffer that is kept for reuse. Larger buffers are shrunk to this size.
+/// Maximum size in bytes of a buffer that is kept for reuse. Larger buffers are shrunk to this size before they are reused.
 const KEPT: usize = 1 << 20;
 
 /// An encoding of whole record values.

@@ -76,7 +76,7 @@ impl<'a> Frame<'a> {
                 Ok(Self { head, body })
             }
             Some(head) if head.first() == Some(&1) && length(format, head)? == head.len() => Ok(Self { head, body: record }),
-            Some(_) => Err("has a header with a schema id that is not 0x01 and a GUID"),
+            Some(_) => Err("has a header for its schema id, but the header is not 0x01 followed by a GUID"),
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Record formats. Finds fields in the bytes of record keys and values, or visits everything in them.
 //!
 //! Resolves JSON pointers in each format and decides which values of different formats are equal. This module never fetches a schema and
-//! never depends on keys. It rejects every record that is recognizably truncated.
+//! never depends on the module `key`. It rejects every record that is recognizably truncated.
 //!
-//! In this module, a *text* is a record key or value without its frame, even in a binary format. A *place* is the location of a field
-//! in a text, and a *slot* is the index of a place in a list of [`Places`].
+//! In this module, a *text* is a record key or value without its frame and its encodings, even in a binary format. A *place* is the
+//! location of a field in a text, and a *slot* is the index of a place in a list of [`Places`].
 //!
-//! An [`Extractor`] is compiled once for a format, a schema if the format has schemas, and a list of [`Places`]. It finds the values at
-//! these places and skips everything else without building values. It allocates memory per record only for unusual JSON.
+//! An [`Extractor`] is compiled once for a format, a schema if the format has schemas, and a list of [`Places`]. [`Extract::find`] finds
+//! the values at these places and skips everything else without building values. It allocates memory per record only for unusual JSON.
+//! [`Extract::visit`] passes all values to a visitor.
 
 #[cfg(feature = "formats")]
 mod avro;
@@ -60,8 +61,8 @@ pub enum Format {
     Protobuf,
 }
 
-// Other code uses these properties to distinguish formats. Each property is a `match` of all variants, so a new format does not compile
-// until all of its properties are set.
+// Other code uses these properties to distinguish formats. Each property is a `match` of all variants, so the compiler reports each new
+// format until all of its properties are set.
 impl Format {
     /// All formats, the default first.
     pub const ALL: [Self; 4] = [Self::Json, Self::JsonSchema, Self::Avro, Self::Protobuf];
@@ -226,7 +227,7 @@ pub struct SchemaError(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {what}")]
 pub struct Malformed {
-    /// The position of the problem, in bytes from the start of the record key or value without its frame.
+    /// The position of the problem, in bytes from the start of the record key or value without its frame and its encodings.
     pub offset: usize,
     /// The problem at this offset, such as "the record ends within a string".
     pub what: &'static str,
@@ -239,7 +240,7 @@ pub enum Unreadable {
     /// The text is not JSON.
     #[error("is not JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// The text has more than [`DEPTH_MAX`] nested containers.
+    /// A JSON text that is visited has more than [`DEPTH_MAX`] nested containers.
     #[error("has more than {DEPTH_MAX} levels of nested JSON objects and arrays")]
     Deep,
     /// The Avro or Protobuf record does not match its schema.
@@ -289,8 +290,8 @@ pub trait Visit {
 /// Reads the records of one format and, if the format has schemas, of one schema.
 pub trait Extract {
     /// Finds the values at the extractor's places and stores each value in the slot of its place. The caller sets all slots to `None`
-    /// before the call. Slots of missing values stay `None`. Also validates the rest of the text, except for the UTF-8 of other strings and
-    /// for parts that are skipped by their length.
+    /// before the call. Slots of missing values stay `None`. Also validates the rest of the text, except for the UTF-8 of strings that are
+    /// not requested and for parts that are skipped by their length.
     ///
     /// # Errors
     /// Returns [`Unreadable`] if the text is not in the extractor's format.

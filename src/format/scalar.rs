@@ -57,7 +57,7 @@ impl fmt::Write for Written {
 }
 
 impl Scalar<'_> {
-    /// Maximum number of digits after the decimal point. Any number with up to 38 digits fits into an `i128`.
+    /// Maximum number of digits after the decimal point. An `i128` can hold every number of up to 38 digits.
     pub const SCALE_MAX: u32 = 38;
 
     /// Returns the text `true` or `false`.

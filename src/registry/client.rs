@@ -26,7 +26,7 @@ const SCHEMA_MAX: usize = 4 << 20;
 /// The largest schema id. Registries use Java's `int` and do not answer requests for larger ids in their usual format.
 const ID_MAX: u32 = i32::MAX.cast_unsigned();
 
-/// A path that every registry answers.
+/// A path that every registry answers. The client requests it to find out whether an address belongs to a registry.
 const TYPES: &str = "/schemas/types";
 
 const MESSAGE_MAX: usize = 300;
@@ -202,7 +202,7 @@ impl Client {
             }
             _ if matches!(status.as_u16(), 401 | 403) => {
                 let settings = match self.login {
-                    Login::Bearer { .. } => "schema_registry.oauth, and the permissions that come with its token",
+                    Login::Bearer { .. } => "schema_registry.oauth, and the permissions of its token",
                     _ => "schema_registry.username and .password, and that user's permissions",
                 };
                 Err(unavailable(format!("returned {status}; check {settings}")))
@@ -215,8 +215,8 @@ impl Client {
         }
     }
 
-    /// True if a schema registry answers at this address. A 404 for a GUID does not prove that there is none: some registries answer
-    /// requests for unsupported paths without an error code of the registry API.
+    /// True if a schema registry answers at this address. A 404 without an error code of the registry API, for the path of a GUID, does not
+    /// prove that the address is wrong: some registries without GUIDs answer all unsupported paths in this way.
     fn is_registry(&self, url: &str) -> bool {
         let answer = self.get(url, TYPES).ok().filter(|(status, _)| status.is_success());
         answer.is_some_and(|(_, body)| serde_json::from_slice::<Vec<String>>(&body).is_ok())
@@ -248,9 +248,10 @@ impl Client {
         }
         match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
             Ok(body) => Ok((status, body)),
-            // A response of this size is not a schema. The response can come from a proxy, so the schema may still be usable.
+            // A response of this size is not a schema. The response can come from a proxy, so retry instead of treating the schema as
+            // unusable.
             Err(ureq::Error::BodyExceedsLimit(_)) => Err(unavailable(format!("returned {status} and more than {ANSWER_MAX} bytes"))),
-            Err(error) => Err(unavailable(format!("closed the connection during its response: {error}"))),
+            Err(error) => Err(unavailable(format!("sent an incomplete response: {error}"))),
         }
     }
 }

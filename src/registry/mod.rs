@@ -1,4 +1,5 @@
-//! Schemas from a schema registry. Each schema is fetched once and cached. Only partitions with records that need a schema wait for it.
+//! Schemas from a schema registry. Each schema is fetched once and cached. While a schema is fetched, only partitions whose next record
+//! needs the schema wait.
 //!
 //! A thread sends the requests and caches the responses. If the registry is down, the thread retries each request until the registry
 //! answers. A request without a response never makes a schema count as missing.
@@ -67,16 +68,16 @@ struct Cache {
     entries: HashMap<SchemaId, Entry>,
     /// The ids of the cached schemas, oldest first.
     known: VecDeque<SchemaId>,
-    /// The memory of the cached schemas.
+    /// The estimated memory of the cached schemas, in bytes.
     bytes: usize,
     /// The ids that are cached as missing or unusable, oldest first.
     unknown: VecDeque<SchemaId>,
     requests: BTreeMap<SchemaId, Request>,
-    /// The number of missing or unusable schemas so far.
+    /// The number of times that a schema was found to be missing or unusable.
     missing: u64,
     /// The time that records have waited for missing schemas, as of `missing_at`.
     waited: Duration,
-    /// The end of the last such wait.
+    /// The end of the last wait for a missing schema.
     missing_at: Option<Instant>,
     answers: u64,
     failures: u64,
@@ -92,7 +93,8 @@ enum Entry {
 struct Request {
     due: Instant,
     backoff: Duration,
-    /// Time of the registry's first report that the schema is missing. `None` after any other response.
+    /// Time of the first of the registry's consecutive reports that the schema is missing. `None` after a failed request, and before the
+    /// first response.
     missing_since: Option<Instant>,
     /// The error of the last attempt, or `None` before the first response.
     error: Option<String>,
@@ -203,7 +205,8 @@ impl Cache {
         }
     }
 
-    /// Returns the cached result, or requests the schema. If too many requests are pending, the next lookup of this schema tries again.
+    /// Returns the cached result, or requests the schema. If [`REQUESTS_MAX`] requests are pending, does not request the schema: the next
+    /// lookup of the schema tries again.
     fn look_up(&mut self, id: SchemaId, news: &Condvar) -> Lookup {
         if let Some(found) = self.peek(id) {
             return found;
@@ -232,7 +235,7 @@ impl Cache {
     }
 
     /// Schedules a retry. `missing` is true if the registry reported that the schema does not exist. If the registry repeats this report
-    /// for long enough, the report becomes the answer.
+    /// for [`Self::missing_after`], the schema counts as missing.
     fn retry_later(&mut self, id: SchemaId, error: String, missing: bool) {
         self.failures += 1;
         let is_logged = self.requests.values().filter(|request| request.error.is_some()).count() < LOGGED_MAX;
@@ -271,7 +274,7 @@ impl Cache {
         }
         self.missing += 1;
         if self.missing <= MISSING_LOGGED_MAX || self.missing.is_power_of_two() {
-            tracing::warn!(schema = %id, missing = self.missing, "schema {id} cannot be used: {why}; records with this schema are invalid");
+            tracing::warn!(schema = %id, missing = self.missing, "schema {id} cannot be used: {why}; records with this schema are invalid. `missing` is the number of such results so far, including results that were not logged");
         }
         self.note(id, Entry::Unknown { why: why.into(), until: Instant::now() + UNKNOWN_FOR });
     }

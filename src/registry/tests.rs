@@ -63,7 +63,8 @@ fn unavailable() -> Result<Schema, Failure> {
     Err(Failure::Unavailable("the registry is down".to_owned()))
 }
 
-/// Moves all times in the cache into the past, as if the duration `by` had passed.
+/// Moves the times of the requests and of the last wait into the past, as if the duration `by` had passed. Does not change when cached
+/// results expire.
 fn later(cache: &mut Cache, by: Duration) {
     cache.missing_at = cache.missing_at.and_then(|at| at.checked_sub(by));
     for request in cache.requests.values_mut() {

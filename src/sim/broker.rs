@@ -124,7 +124,10 @@ impl Broker for SimBroker {
         for topic in &config.topics {
             for (setting, name) in named(topic) {
                 match count(name)? {
-                    0 => problems.push(problem(topic, format!("{}: topic {name:?} does not exist; check the name, or create the topic", topic.setting(setting)))),
+                    0 => problems.push(problem(
+                        topic,
+                        format!("{}: topic {name:?} does not exist; check the name, or create the topic", topic.setting(setting)),
+                    )),
                     partitions => drop(cluster.partitions.insert(name.to_owned(), partitions)),
                 }
             }

@@ -157,8 +157,9 @@ impl Config {
     }
 
     /// Returns the configuration with a topic for each of `names` that matches a pattern, and the matching topics that cannot be read.
-    /// Topics from an earlier expansion are replaced. If several patterns match a topic, their entries are its rules, up to the first entry
-    /// without `when`, which takes all remaining records.
+    /// Skips internal topics, the inputs of entries without a pattern, and topics that an entry can write to. Topics from an earlier
+    /// expansion are replaced. If several patterns match a topic, their entries are its rules, up to the first entry without `when`, which
+    /// takes all remaining records.
     ///
     /// # Errors
     /// Returns an error message if the patterns match more than [`MATCHED_MAX`] topics.

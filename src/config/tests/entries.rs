@@ -120,7 +120,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
     ] {
         assert_eq!(with(second).unwrap_err(), format!("x.toml: {error}"), "{second}");
     }
-    // The second entry takes all records that the first entry leaves.
+    // The second entry takes all records that the first entry leaves, so a third entry would get none.
     let third = "input = \"in\"\noutput = \"out\"\nspace = \"in-3\"";
     assert_eq!(
         load_all(&[FIRST, "input = \"in\"\noutput = \"out\"\nspace = \"in-2\"", third]).unwrap_err(),

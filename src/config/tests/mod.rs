@@ -35,7 +35,7 @@ impl Config {
     }
 }
 
-/// In the errors, the path of the file is only `name`.
+/// Loads a file with this name and text. In the errors, the path of the file is only `name`.
 fn load_as(name: &str, text: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Config, String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(name);

@@ -1,8 +1,9 @@
-//! Compiles a schema and the places of a key to a program.
+//! Compiles a schema and the requested places to a program.
 //!
 //! Decides which places the records of a schema can have and which types can be part of a key. A record type can contain itself, so the
 //! compiler queues each record type instead of compiling it within another one. It compiles each record type once per node of the pointer
-//! tree that leads to the type. The size of a program is therefore at most the number of record types times the number of steps.
+//! tree that leads to the type, and once without a node if values of the type are skipped. The number of compiled record types is therefore
+//! limited, even if a type contains itself.
 
 use super::{AvroExtractor, Entry, Kind, Op, parse};
 use crate::format::{Node, Scalar, SchemaError};
@@ -28,7 +29,8 @@ pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtra
     Ok(AvroExtractor { root, records, lacking, whole: None })
 }
 
-/// The types that values at the place of a slot can have: types that can be part of a key, types that cannot, or both. Null is neither.
+/// The types that the schema allows at the place of a slot. `is_usable` is true if at least one of the types can be part of a key.
+/// `refused` has the error messages for a type that cannot be part of a key. Null sets neither field.
 #[derive(Clone, Copy, Default)]
 struct End {
     is_usable: bool,
@@ -158,7 +160,7 @@ impl<'s> Compiler<'s> {
     fn array(&mut self, items: &'s Schema, node: Option<&'s Node>) -> Result<Op, SchemaError> {
         let mut wanted = Vec::new();
         for (step, child) in steps(node) {
-            // As in JSON, an index must not have a sign or leading zeros.
+            // As in JSON Pointer (RFC 6901), an index must not have a sign or leading zeros.
             if let Some(index) = step.parse::<usize>().ok().filter(|index| index.to_string() == *step) {
                 wanted.push((index, self.op(items, Some(child))?));
             }
@@ -174,7 +176,7 @@ impl<'s> Compiler<'s> {
         Ok(Op::Map { values: Box::new(self.op(values, None)?), wanted })
     }
 
-    /// Returns the index of a record type, which is compiled later.
+    /// Returns the index in `records` of a record type with a node. Adds the pair if it is new: [`compile`] compiles it later.
     fn number(&mut self, record: &'s RecordSchema, node: Option<&'s Node>) -> usize {
         *self.numbers.entry((ptr::from_ref(record), node.map(ptr::from_ref))).or_insert_with(|| {
             self.records.push((record, node));

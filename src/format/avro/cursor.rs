@@ -109,7 +109,7 @@ impl<'a> Cursor<'a> {
         Ok(Some(Block { count, end }))
     }
 
-    /// Moves to the end of a block with a declared size. Returns false if its size is not declared.
+    /// If the size of a block is declared, moves to the end of the block and returns true. Otherwise, returns false.
     pub fn skip(&mut self, block: Block) -> Result<bool, Malformed> {
         match block.end {
             None => Ok(false),

@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 /// Keys of maps. Some of them must be escaped in a pointer.
 const KEYS: [&str; 4] = ["a", "~1/", "", "ключ"];
 const TEXTS: [&str; 4] = ["", "a", "Käse", "a text of more than sixty-four bytes, whose length is a number of two bytes"];
-/// Maximum depth of values. Deeper arrays and maps are empty, and deeper unions have their first branch. A walk rejects deeper values.
+/// Maximum depth of values. Deeper arrays and maps are empty, and deeper unions have their first branch. Without this limit, some values
+/// would have more than 64 nested containers, and a walk would reject them.
 const NESTED: usize = 8;
 
 /// Makes choices that depend on a sequence of bytes. After the last byte, it always makes the first choice.

@@ -1,6 +1,6 @@
 //! Avro's binary encoding.
 //!
-//! A schema and the places of a key are compiled to a program that finds the values in a record. The program never builds other values and
+//! A schema and the requested places are compiled to a program that finds the values in a record. The program never builds other values and
 //! never trusts a length or a count in a record.
 //!
 //! `parse` parses a schema, `compile` compiles the program, `walk` runs it, `visit` visits everything in a record, and `cursor`
@@ -36,7 +36,7 @@ mod tests;
 use super::{Buffers, Extract, Malformed, Node, Places, Scalar, Schema, SchemaError, Unreadable, Visit};
 use visit::Whole;
 
-/// A schema and the places to find in its records.
+/// The compiled program for a schema and the places to find in its records.
 #[derive(Clone, Debug)]
 pub struct AvroExtractor {
     root: Op,
@@ -65,7 +65,7 @@ enum Op {
     Index(usize),
     /// Runs the operation of the union branch that the record selects.
     Union(Vec<Op>),
-    /// Runs the operations of a record's fields. Refers to them by their index in `records`, because a record type can contain itself.
+    /// Runs the operations of a record's fields. The operations are in `records`, at this index, because a record type can contain itself.
     Record(usize),
     /// Runs an operation of `wanted` for the elements with these indexes, and `items` for all other elements.
     Array { items: Box<Op>, wanted: Vec<(usize, Op)> },

@@ -36,7 +36,8 @@ fn is_usable(value: &Value) -> bool {
     !matches!(value, Value::Float(_) | Value::Double(_) | Value::Array(_) | Value::Map(_) | Value::Record(_))
 }
 
-/// Checks that a walk finds the expected values in an encoded record and rejects each of its prefixes.
+/// Checks that a walk finds the expected values in an encoded record, or rejects the record if one of the values cannot be part of a key.
+/// Also checks that the walk rejects each prefix of the record.
 fn check(walk: &AvroExtractor, places: &[String], value: &Value, record: &[u8]) {
     let mut found = vec![None; places.len()];
     let walked = walk.walk(record, &mut found);

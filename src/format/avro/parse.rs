@@ -110,7 +110,7 @@ fn fields(json: Value) -> Result<Value, SchemaError> {
     fields.into_iter().map(field).collect::<Result<_, _>>().map(Value::Array)
 }
 
-/// Converts a field. Stores its aliases in another attribute, because the parser rejects an alias that is the name of another field.
+/// Converts a field. Moves its aliases to the attribute [`ALIASES`], because the parser rejects an alias that is the name of another field.
 fn field(json: Value) -> Result<Value, SchemaError> {
     let Value::Object(mut members) = json else {
         // The parser would skip this field, and the walk would then read the wrong bytes.

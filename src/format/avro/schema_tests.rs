@@ -38,7 +38,7 @@ fn a_union_can_have_a_branch_that_cannot_be_in_a_key() {
     let union = r#"["null", "string", "double", {"type": "map", "values": "string"}]"#;
     finds(union, &[""], &[0], &[Some(Scalar::Null)]);
     finds(union, &[""], b"\x02\x02a", &[text("a")]);
-    // A pointer ends at the value, so longer pointers through the value find nothing, even if a branch of the union is a map.
+    // The first pointer ends at the union, so the second, longer pointer finds nothing, even if the record has the branch with the map.
     let walk = compile(union, &["", "/a"]).unwrap();
     assert!(!walk.lacks(0) && walk.lacks(1));
     let what = "a requested field is a map, not a single value";

@@ -53,7 +53,7 @@ fn define(schema: &Schema, names: &mut HashMap<String, Schema>) {
 struct Walker<'a, 'v, V> {
     names: &'a HashMap<String, Schema>,
     cursor: Cursor<'a>,
-    /// Number of values without bytes that the rest of the record may still have.
+    /// Number of values without bytes that may still follow before the record is rejected.
     idle: usize,
     text: String,
     visitor: &'v mut V,
@@ -143,7 +143,7 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
         Ok(bytes)
     }
 
-    /// Visits a floating-point number as its shortest text.
+    /// Visits a floating-point number as the shortest text that identifies the number.
     fn number(&mut self, number: impl std::fmt::Debug) {
         self.text.clear();
         let _ = write!(self.text, "{number:?}");

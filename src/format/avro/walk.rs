@@ -1,6 +1,6 @@
 //! Runs a compiled program on a record.
 //!
-//! Never allocates. The running time is at most proportional to the size of the record plus [`IDLE_MAX`].
+//! Never allocates. For a given program, the running time is at most proportional to the size of the record plus [`IDLE_MAX`].
 
 use super::cursor::{Block, Cursor};
 use super::{Entry, Kind, Op};
@@ -23,7 +23,7 @@ pub(super) fn walk<'a>(root: &'a Op, records: &'a [Vec<Op>], record: &'a [u8], f
 struct Walker<'a, 'f> {
     records: &'a [Vec<Op>],
     cursor: Cursor<'a>,
-    /// Number of values without bytes that the rest of the record may still have.
+    /// Number of values without bytes that may still follow before the record is rejected.
     idle: usize,
     found: &'f mut [Option<Scalar<'a>>],
 }

@@ -1,10 +1,11 @@
 //! JSON texts.
 //!
-//! Three methods find fields, and all of them find the same values. They run in this order: a template of an earlier text (`template`), a
-//! scan of typical JSON (`scan`), and a parser (`serde_json`). `visit` visits a whole text, and `hint` explains why a field is missing.
+//! Three methods find fields, and all of them find the same values. They are tried in this order, until one of them succeeds: a template of
+//! an earlier text (`template`), a scan of typical JSON (`scan`), and a parser (`serde_json`). `visit` visits a whole text, and `hint`
+//! explains why a field is missing.
 //!
-//! The syntax of the whole text is validated, so truncated records are rejected. Strings are checked for valid UTF-8 only if they are
-//! requested or visited.
+//! The syntax of the whole text is validated, so truncated records are rejected. Invalid UTF-8 is rejected in values that are requested or
+//! visited and in the names of fields in objects that a pointer leads through. All other strings are not checked for valid UTF-8.
 
 mod hint;
 mod scan;

@@ -60,7 +60,7 @@ impl<'a> Scan<'a, '_> {
         at
     }
 
-    /// Reads a value on the path of a pointer or at its end.
+    /// Reads a value that a pointer leads through or ends at.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
             // If the field occurs again, the scan gives up. Only the last occurrence counts, but the earlier value must also be valid, and

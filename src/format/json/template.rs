@@ -1,8 +1,8 @@
 //! Recognizes texts that differ from an earlier text only in their scalars, such as the records of one producer.
 //!
 //! If scalars in a JSON text are replaced by scalars of the same types, the text is still JSON, and its fields are in the same order. So
-//! this module reads only the scalars and compares all other bytes with the earlier text. It is tried before [`super::scan`]. It does not
-//! learn a template from a text in which a requested field is missing or occurs twice.
+//! this module reads only the scalars and compares all other bytes with the earlier text. The template is tried before [`super::scan`]. No
+//! template is learned from a text in which a requested field is missing or occurs twice.
 //!
 //! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions. Unlike
 //! Mison, this module validates the whole text.
@@ -16,9 +16,9 @@ const PIECE: usize = 16;
 const PIECES_MAX: usize = 512;
 /// Maximum number of templates, one per set of requested fields. If there are more, all templates are discarded.
 const TEMPLATES_MAX: usize = 64;
-/// Number of texts that are read before a template is learned. For a reader of only a few texts, a template would not pay off.
+/// Number of texts that the scan reads before a template is learned. For a reader of only a few texts, a template would not pay off.
 const FIRST_REST: u32 = 16;
-/// Number of texts that are read before the next attempt, after a template is discarded or could not be learned.
+/// Number of texts that the scan reads before the next attempt to learn a template, after a template is discarded or could not be learned.
 const REST: u32 = 4096;
 /// Number of misses, which are texts that do not match, before a template is discarded. Each matching text offsets [`HIT`] misses, because
 /// a match saves about as much time as [`HIT`] misses cost.

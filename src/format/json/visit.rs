@@ -17,7 +17,8 @@ pub(super) fn visit(scan: &Scan<'_, '_>, visitor: &mut impl Visit) -> Option<()>
 /// Returns the error for a rejected text. Slow, because it parses the text again.
 pub(super) fn refused(json: &[u8]) -> Unreadable {
     match serde_json::from_slice::<serde_json::Value>(json) {
-        // The depth limit of serde_json is higher than [`DEPTH_MAX`].
+        // A text that serde_json accepts was rejected because of its depth. The depth limit of serde_json is higher than [`DEPTH_MAX`], so
+        // a text that exceeds the limit of serde_json is too deep as well.
         Err(error) if !error.to_string().starts_with("recursion limit exceeded") => Unreadable::Json(error),
         Ok(_) | Err(_) => Unreadable::Deep,
     }

@@ -1,4 +1,4 @@
-//! Compiles a message descriptor and the places of a key to the tables of a walk.
+//! Compiles a message descriptor and the requested places to the tables of a walk.
 //!
 //! Decides which places can be part of a key. Never reads a record.
 
@@ -20,8 +20,8 @@ pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Pla
     Ok((compiler.plan, compiler.lacking.into()))
 }
 
-/// Child nodes, grouped by what their steps lead to: a field, an array element, or a map entry. An entry of the list has the target, one of
-/// the steps, and the child nodes.
+/// Child nodes, grouped by the target of their steps: a field, the index of an element, or the key of a map. Each group has the target, one
+/// of the steps, and the child nodes.
 type Steps<'n, T> = Vec<(T, String, Vec<&'n Node>)>;
 
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl Compiler {
     /// Compiles the table of a message and returns its index. Called only for messages that pointers lead through.
     fn message(&mut self, message: &MessageDescriptor, nodes: &[&Node]) -> Result<usize, SchemaError> {
         if self.trail.len() > DEPTH_MAX {
-            return Err(SchemaError(format!("`{}` has more than {DEPTH_MAX} steps: use a field that is less deep", self.pointer())));
+            return Err(SchemaError(format!("`{}` has more than {DEPTH_MAX} steps: use a shallower field", self.pointer())));
         }
         let table = self.plan.messages.len();
         self.plan.messages.push(Table::default());
@@ -103,7 +103,7 @@ impl Compiler {
         }
         let counter = self.counters;
         if counter == REPEATED_MAX {
-            return Err(SchemaError(format!("the key leads through more than {REPEATED_MAX} repeated fields: use fewer fields")));
+            return Err(SchemaError(format!("the pointers lead through more than {REPEATED_MAX} repeated fields: use fewer fields")));
         }
         self.counters += 1;
         let index = |step: &str| step.parse::<u32>().ok().filter(|index| index.to_string() == *step);

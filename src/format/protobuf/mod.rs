@@ -4,9 +4,9 @@
 //! module never accesses the file system. It reads a nested message only if a pointer leads through the message, or if the whole record is
 //! visited. It skips all other nested messages by their length.
 //!
-//! A field that is not on the wire has its default value in two cases. The first case is a proto3 scalar without `optional`, because
-//! readers cannot distinguish its default from an absent field. The second case is a proto2 field with an explicit default. All other
-//! absent fields are missing. A member of a oneof never has a default, because its presence is information.
+//! If a message is on the wire without one of its fields, the field has its default value in two cases. The first case is a proto3 scalar
+//! without `optional`, because readers cannot distinguish its default from an absent field. The second case is a proto2 field with an
+//! explicit default. All other absent fields are missing. A member of a oneof never has a default, because its presence is information.
 //!
 //! Unlike in some parsers, a number without a name in a proto2 enum is a value like any other.
 
@@ -25,7 +25,7 @@ use plan::Plan;
 use prost_reflect::MessageDescriptor;
 use wire::Reader;
 
-/// Maximum number of repeated fields that the pointers of a key lead through, because a walk counts the elements of each of them.
+/// Maximum number of repeated fields that pointers can lead through. A walk has a counter for the elements of each of these fields.
 const REPEATED_MAX: usize = 64;
 
 /// A schema and the places to find in its records.

@@ -174,7 +174,7 @@ impl Constant {
 pub(super) struct Symbols(Box<[(i32, Box<str>)]>);
 
 impl Symbols {
-    /// If two values have the same number, the first one counts.
+    /// Sorts the values by number. If several values have the same number (`allow_alias`), keeps the first of them.
     pub(super) fn new(mut declared: Vec<(i32, Box<str>)>) -> Self {
         declared.sort_by_key(|&(number, _)| number);
         declared.dedup_by_key(|&mut (number, _)| number);

@@ -85,7 +85,7 @@ fn names(own: &FileDescriptor) -> String {
 /// Returns the message type for the message indexes of a record.
 ///
 /// Some clients count only the messages that the file declares. Other clients also count the messages that the compiler generates for maps
-/// and groups. If the two numbers lead to different messages, the indexes are ambiguous and are rejected.
+/// and groups. If the two ways of counting lead to different messages, the indexes are ambiguous and are rejected.
 fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescriptor, SchemaError> {
     let wrong = || SchemaError(format!("the schema has no message at the indexes {indexes:?}; it has {}", names(own)));
     let (&first, rest) = indexes.split_first().ok_or_else(wrong)?;
@@ -193,7 +193,8 @@ fn well_known(name: &str) -> Result<Option<FileDescriptorProto>, SchemaError> {
 /// Removes everything that does not affect how records are read.
 fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError> {
     fn reduce_enum(symbols: &mut EnumDescriptorProto) {
-        // The option that allows several values with the same number may be among the removed options.
+        // The removed options may contain `allow_alias`. Set it for every enum. Otherwise, an enum with several names for a number could
+        // not be linked.
         symbols.options = Some(EnumOptions { allow_alias: Some(true), ..EnumOptions::default() });
         symbols.value.iter_mut().for_each(|value| value.options = None);
     }
@@ -224,10 +225,10 @@ fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError>
     Ok(())
 }
 
-/// Resolves the names of types.
+/// Links files, which resolves the names of types.
 fn link(mut files: Files) -> Result<DescriptorPool, SchemaError> {
-    // The linker requires that imports come before the files that import them, so circular imports are not supported. It does not follow
-    // public imports of public imports, so they are added to the imports of each file.
+    // prost-reflect does not follow public imports of public imports. So each file gets a direct import of every file that it can see.
+    // These files are known only after the imports of a file have been processed, so circular imports are not supported.
     let mut exports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut ordered = Vec::new();
     while !files.is_empty() {

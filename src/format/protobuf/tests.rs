@@ -282,7 +282,7 @@ fn too_many_repeated_fields_are_rejected() {
     let places: Vec<_> = (1..=65).map(|number| format!("/f{number}/0")).collect();
     let places: Vec<_> = places.iter().map(String::as_str).collect();
     assert!(compile(&text, &places[..64]).is_ok());
-    assert_eq!(compile(&text, &places).unwrap_err().0, "the key leads through more than 64 repeated fields: use fewer fields");
+    assert_eq!(compile(&text, &places).unwrap_err().0, "the pointers lead through more than 64 repeated fields: use fewer fields");
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         Ok(&nested.bytes[nested.at..])
     }
 
-    /// The text must be UTF-8.
+    /// Takes a length-prefixed string. Returns an error if the string is not UTF-8.
     #[inline]
     pub(super) fn text(&mut self) -> Result<&'a [u8], Malformed> {
         let text = self.bytes()?;
@@ -136,8 +136,8 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// Skips typical fields that do not matter. A field is typical if it is not a group, and if its tag and its length have at most two
-    /// bytes each. Stops at the end of the message and at every other field, including malformed fields.
+    /// Skips typical fields for which `matters` returns false. A field is typical if it is not a group, and if its tag and its length have
+    /// at most two bytes each. Stops at the end of the message and at every other field, including malformed fields.
     #[inline]
     pub(super) fn pass_over(&mut self, matters: impl Fn(u32) -> bool) {
         let bytes = self.bytes;
