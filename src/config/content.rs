@@ -24,7 +24,7 @@ pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mu
         Some(other) => {
             let what = "\"first\", \"on_change\", or { on_change = PARTS }, where PARTS selects what to compare, such as { except = [\"/updated_at\"] }";
             diagnostics.add(path, expected(what, other));
-            None
+            return KeySpec::new(vec![Part::RecordValue]).ok();
         }
     };
     if !kind.is_on_disk() {

@@ -267,6 +267,9 @@ impl<B: Broker> Sink<B> {
     fn why_ended(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ SinkError::Fenced(_)) => failure,
+            Err(SinkError::Abort(why) | SinkError::Unknown(why) | SinkError::Exit(why)) => {
+                SinkError::Unknown(format!("the producer has failed: {why}"))
+            }
             _ => SinkError::Unknown("the producer has failed".to_owned()),
         }
     }
@@ -276,6 +279,7 @@ impl<B: Broker> Sink<B> {
     fn why_failed(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ (SinkError::Abort(_) | SinkError::Exit(_))) => failure,
+            Err(SinkError::Unknown(why) | SinkError::Fenced(why)) => SinkError::Abort(format!("the transaction has failed: {why}")),
             _ => SinkError::Abort("the transaction has failed".to_owned()),
         }
     }

@@ -37,7 +37,12 @@ impl Store {
         let id = &claim.id;
         self.reopen(true)?;
         let open = self.opened();
-        let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
+        let Some(db) = &open.db else {
+            return Err(Error::Store {
+                dir: self.dir.clone(),
+                message: "the database was quarantined and is not open again yet".to_owned(),
+            });
+        };
         // If the directory was deleted or replaced, RocksDB would continue to write to the deleted files.
         if self.place() != open.place {
             return Err(Error::Corrupt { dir: self.dir.clone(), what: "the checkpoints were deleted or replaced while in use".to_owned() });

@@ -107,7 +107,7 @@ fn marks(block: &[u8; BLOCK]) -> (u64, u32) {
     (bitmap, any.move_mask().cast_unsigned())
 }
 
-/// Does the same as [`marks`] with half as many instructions.
+/// Does the same as [`marks`] with half the instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]
