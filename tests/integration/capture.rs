@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 const PARTITIONS: usize = 2;
 const START: i64 = 1_700_000_000_000;
 
-/// Records with text, binary, empty, and null keys and values. Many occur more than once.
+/// Records with text, binary, empty, and null keys and values. Every key occurs many times.
 fn records() -> Vec<TestRecord> {
     let bytes: [Option<&[u8]>; 6] =
         [None, Some(b""), Some(b"text"), Some("caf\u{e9}\n\"".as_bytes()), Some(b"\xff\x00\xfe"), Some(b"\xc3\x28")];
@@ -176,7 +176,7 @@ fn a_replay_of_a_capture_gives_the_verdicts_of_the_worker() {
     assert_eq!(live, replayed);
 }
 
-/// Without a key and a sample, `unseen init` examines the topic itself.
+/// Without a key and a sample, `unseen init` reads the topic to propose a key.
 #[test]
 fn init_proposes_a_key_from_the_topic_and_creates_the_output() {
     let input = topic(broker(), "init", 2);

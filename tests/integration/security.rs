@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The address of a listener and the basic properties of its clients.
+/// The address of a listener, and the properties that clients need, except for their SASL mechanism and password.
 pub fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<String, String>) {
     let text = broker.read(&format!("{protocol}.properties"));
     let pairs = text.lines().map(|line| line.split_once('=').expect("name=value"));
@@ -232,7 +232,7 @@ fn missing_permission_is_reported() {
         assert!(log.contains(sentence), "`run` does not report {sentence:?}:\n{log}");
     }
 
-    // Disables the changelog, because this user cannot create the topic of the changelog.
+    // This user cannot create the changelog, so the test disables it.
     let stream = SCRAM.stream("topics", 1_000);
     allow(&stream, SCRAM.user(), Some(Need::Topics));
     let (code, _, stderr) = stream.setup.check_with("a", &["state.changelog=false"]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 #[test]
 fn backlog_is_emitted_even_if_brokers_are_too_slow_for_one_transaction() {
     let broker = OwnBroker::start();
-    // At the second bandwidth, brokers accept five records before a transaction times out.
+    // At a bandwidth of 256 KiB/s, brokers accept five records before a transaction times out.
     for (hint, records, bytes_a_second, changelog) in
         [("slow", 400, 4 << 20, true), ("slower", 60, 256 << 10, true), ("no-changelog", 400, 4 << 20, false)]
     {
