@@ -199,7 +199,7 @@ impl Gate {
 #[test]
 fn slow_member_does_not_reset_the_group_to_its_start_position() {
     let mut topics = Topics::new("begin-slow", "start = \"latest\"", "", 2);
-    // The long session timeout keeps stopped members in the group.
+    // The long session timeout keeps members in the group while their processes are stopped.
     topics.setup = topics.setup.properties("\"session.timeout.ms\" = \"45000\"");
     let setup = &topics.setup;
     let (fast, slow) = (["kafka.instance_id=a"], ["kafka.instance_id=b"]);

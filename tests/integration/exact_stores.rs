@@ -54,7 +54,8 @@ fn killed_in(stream: Stream, hint: &str) {
     let mut worker = stream.setup.start("a");
     for kill in 0..KILLS {
         stream.produce(kill * part..(kill + 1) * part);
-        // Usually, only some of these records are committed, and a checkpoint contains some of the committed records.
+        // When the worker is killed, usually only some of these records are committed, and the last checkpoint contains only some of the
+        // committed records.
         stream.wait_until_read((kill * part) + part / 2, &mut worker);
         worker.kill9();
         worker = stream.setup.start("a");

@@ -93,8 +93,8 @@ fn check(setup: &Setup, input: &str, truth: &[(&str, &str, Option<usize>)], caus
     }
 }
 
-/// Workers process the records, and the first worker is killed. The last worker rebuilds its state from the changelog. Returns the setup,
-/// the input, and the output.
+/// Runs workers that process the records. The first worker is killed, and the last worker rebuilds its state from the changelog. Returns
+/// the setup, the input, and the output.
 fn judged_through_kills(hint: &str, filter: &str, records: &[TestRecord]) -> (Setup, String, String) {
     let (input, output) = (topic(broker(), hint, 1), topic(broker(), &format!("{hint}-out"), 1));
     let setup = Setup::new(broker(), hint).kafka(&format!("instance_id = \"{hint}\"")).worker("commit_interval = \"20ms\"").topic(

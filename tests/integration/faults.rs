@@ -189,7 +189,7 @@ fn kills_while_a_large_checkpoint_is_written_do_not_change_the_output() {
     lives.check();
 }
 
-/// The worker finds the corrupt page when it loads the state. It then moves the whole store aside.
+/// The worker finds the corrupt page when it loads the state and then moves the whole store aside.
 #[test]
 fn kills_while_corrupt_state_is_moved_aside_do_not_change_the_output() {
     let mut lives = Lives::new("faults-state", DAMAGED.len(), 24 * HOUR, AGING);

@@ -28,7 +28,7 @@ fn full_transaction_is_committed_before_the_interval_ends() {
     });
     let visible: usize = reader.records.iter().flatten().map(|record| record.text().len()).sum();
     assert!(visible < bytes, "all records became visible at once");
-    // The worker may not have read all records yet, so the next worker reads the rest.
+    // The worker may not have read all records yet, so the next worker reads the remaining records.
     worker.drain();
     stream.check(stream.setup.start("a"));
 }

@@ -1,5 +1,5 @@
-//! Promise: a worker that logs in with a bearer token renews the token in time. If it cannot renew the token, it loses no record. It never
-//! shows a token.
+//! Promise: a worker that logs in with a bearer token renews the token in time. If it cannot renew the token, it loses no record. The
+//! worker never shows a token.
 
 use crate::harness::{
     KEY_ID, Msk, OwnBroker, PATIENCE, REGION, SCOPE, SUBJECT, SecureBroker, Setup, TokenProvider, front, secure_broker, unique, wait_until,

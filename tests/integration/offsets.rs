@@ -124,7 +124,7 @@ fn records_from_the_future_do_not_affect_a_group_without_offsets() {
         heir.has_read_all().then_some(())
     });
     worker.drain();
-    // This test checks only that no key is missing and no key is emitted twice. Other tests cover the verdicts on such records.
+    // This test checks only that no key is missing and no key is emitted twice. Other tests cover the verdicts on records from the future.
     let output = stream.output();
     for (before, after) in before.iter().zip(&output) {
         assert_eq!(before[..], after[..before.len()], "what was there before is not any more");

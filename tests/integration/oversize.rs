@@ -102,8 +102,8 @@ fn oversized_records_become_dead_letters() {
     assert!(log.contains("bytes without its headers and is larger than topic "), "the log does not explain why");
 }
 
-/// With `at_least_once`, the worker commits the offsets of forwarded records when other records are rejected. It must not commit the offset
-/// of a record that the repartition topic itself rejects.
+/// With `at_least_once`, the worker commits the offsets of forwarded records when other records are rejected. The worker must not commit
+/// the offset of a record that the repartition topic itself rejects.
 #[test]
 fn record_too_large_for_the_repartition_topic_waits_for_a_larger_limit() {
     let [input, output] = ["forward-in", "forward-out"].map(|hint| topic_with(broker(), hint, 1, &[("max.message.bytes", "100000")]));

@@ -358,7 +358,7 @@ fn holds_nothing(what: &str, bytes: &[u8], secrets: &[String]) {
     }
 }
 
-/// The password comes from a variable instead of a file.
+/// A password from an environment variable instead of a file.
 const FROM_VARIABLE: [(&str, &str); 1] = [("sasl.password", "${KAFKA_PASSWORD}")];
 
 /// A password that an environment variable overrides.

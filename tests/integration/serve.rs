@@ -64,7 +64,7 @@ fn answers_match_the_committed_stream() {
     for (_, address, status) in &servers {
         check(&stream, RECORDS / 2, address, status, "a half, from the changelog alone");
     }
-    // A killed worker leaves a transaction open.
+    // The killed worker usually leaves an open transaction in the changelog.
     stream.produce(RECORDS / 2..);
     worker.kill9();
     let mut worker = stream.setup.start("b");

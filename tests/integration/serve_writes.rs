@@ -189,7 +189,7 @@ fn a_write_without_brokers_is_an_error() {
     let text = error(&mut asker, &["BF.ADD", "orders", "o-1"]);
     assert!(text.ends_with("the record may be in the topic anyway"), "{text}");
     own.resume();
-    // The broker may have received the first write despite the error. In both cases, the key is emitted once.
+    // The broker may have received the failed write despite the error. Whether it has or not, the key is emitted once.
     number(&mut asker, &["BF.ADD", "orders", "o-1"]);
     wait_for_output(own.address(), &outputs[0], 2, PARTITIONS, LIMIT, &mut worker);
     worker.drain();

@@ -1,4 +1,4 @@
-//! Promise: transactions of an input's producers do not leave a lag. The worker reports an open transaction.
+//! Promise: transaction markers and aborted records in an input leave no consumer lag. The worker reports an open transaction.
 
 use crate::harness::{
     Group, Setup, TestRecord, Worker, broker, client, committed_offset, delete_records_before, produce, topic, wait_until,

@@ -52,7 +52,7 @@ fn a_worker_frozen_past_its_session_cannot_write() {
     stream.check(heir);
 }
 
-/// Two processes with the same transactional ID fence each other. One exits with an error message, and the other continues.
+/// Two processes with the same transactional ID fence each other. One of the two exits with an error message, and the other one continues.
 #[test]
 fn one_of_two_processes_with_a_copied_state_directory_stops() {
     let stream = Stream::remembered(broker(), "copied", RECORDS);
@@ -112,7 +112,7 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
 }
 
 /// A network can deliver a request long after its client has closed the connection and repeated the request. When the request arrives, the
-/// same producer may have started its next transaction.
+/// same producer may have started its next transaction, which the request must not end.
 #[test]
 fn delayed_end_of_a_transaction_does_not_end_the_next_one() {
     let own = OwnBroker::start();

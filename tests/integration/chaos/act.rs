@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const FIGHT: Duration = Duration::from_secs(8);
 /// The number of partitions of each input after [`Fault::AddPartitions`].
 const MORE_PARTITIONS: u32 = 6;
-/// The distance from the end of the log to the group's offset that [`Fault::ShortLog`] commits past it.
+/// The distance from the end of the log to the offset that [`Fault::ShortLog`] commits.
 const GONE: i64 = 1_000;
 /// The number of records that the group commits during a fault before the fault ends early.
 const SOME: usize = 1_000;
@@ -229,8 +229,8 @@ impl Stage<'_> {
             assert!(log.contains("the log was truncated"), "{name} did not log that the log was truncated");
             move_offset(&broker, &group, &self.stream.input, partition, offset);
         }
-        // One member runs alone, so it owns the partition. The other members start when it has committed the end of the log, from which it
-        // continues.
+        // One member runs alone, so it owns the partition. With `on_truncation = "continue"`, it continues at the end of the log. The other
+        // members start when the end of the log is the committed offset.
         running.retain(|&other| other != at);
         self.start(at, "");
         self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));

@@ -1,4 +1,4 @@
-//! A synthetic news feed. About half of its records are duplicates: one half of these repeats a recent item, and the other half repeats any
+//! A synthetic news feed. About half of its records are duplicates: half of the duplicates repeat a recent item, and half repeat any
 //! earlier item. The timestamps are slightly out of order.
 //!
 //! The same parameters always result in the same records.

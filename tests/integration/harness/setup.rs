@@ -17,7 +17,7 @@ pub struct Setup {
     properties: String,
     worker: String,
     state: String,
-    /// The other sections, such as `[[topics]]`.
+    /// The sections that follow `[log]`, such as `[[topics]]`.
     rest: String,
     environment: Vec<(String, String)>,
 }

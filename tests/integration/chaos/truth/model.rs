@@ -163,7 +163,8 @@ impl<'o> Model<'o> {
 pub(super) fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], to: Destination) -> Vec<Vec<TestRecord>> {
     let of_partition = |(partition, records): (usize, &Vec<TestRecord>)| {
         let mut models = [false, true].map(|is_first| Model::new(options, is_first, seeds, partition));
-        // After a change of `emit`, the worker evaluates all records again, so a second model with the other `emit` sees all of them, too.
+        // After a change of `emit`, the worker evaluates all records again, so a second model with the other `emit` also evaluates all
+        // records.
         let mut other = options.has(ON_CHANGE).then(|| Model { emits_changes: false, ..Model::new(options, false, seeds, partition) });
         let mut judge = |record: &TestRecord| {
             let is_first = is_of_first_entry(record);
