@@ -1,4 +1,4 @@
-//! Promise: processing a record allocates no memory. The worker allocates per batch, transaction, or checkpoint.
+//! Promise: processing a record allocates no memory. The worker allocates only per batch, transaction, or checkpoint.
 
 #![allow(unsafe_code)]
 

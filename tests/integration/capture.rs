@@ -169,7 +169,7 @@ fn a_replay_of_a_capture_gives_the_verdicts_of_the_worker() {
 
     let mut worker = setup.start("a");
     let total = replayed.concat().len();
-    // Five non-null keys in each of two partitions.
+    // Each of the two partitions has all five non-null keys.
     assert_eq!(total, 10, "the records repeat themselves");
     let live = wait_for_output(broker(), &output, total, PARTITIONS, PATIENCE, &mut worker);
     worker.drain();

@@ -200,7 +200,8 @@ fn recreated_changelog_keeps_the_keys_of_the_window() {
     delete_topic(broker(), &sliced.changelog);
     let mut worker = sliced.setup.start_with("a", &["state.cold_start=fail"]);
     worker.wait_for_log("partition restored", LIMIT);
-    // The new changelog has more commits per slice. When slice 8 begins, the worker deletes everything before slice 4.
+    // The new changelog has more commits per slice, so its slices start at other offsets than in the old one. When slice 8 begins, the
+    // worker deletes everything before slice 4.
     sliced.read((3..9).flat_map(|slice| Sliced::fill(slice, if slice == 3 { 600 } else { 400 })).skip(200), &mut worker);
     wait_until("the changelog is trimmed", LIMIT, || (first_offset(broker(), &sliced.changelog, 0) > 0).then_some(()));
     worker.drain();

@@ -56,7 +56,7 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
     let broker = secure_broker().address();
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
     let (input, output) = (topic(broker, "corrupt-in", 1), topic(broker, "corrupt-out", 1));
-    // With a short wait, the worker learns the ends of partitions before it reads the corrupt batch again.
+    // With a short `fetch.wait.max.ms`, the worker learns the ends of partitions before it reads the corrupt batch again.
     let properties = "\"check.crcs\" = \"true\"\n\"fetch.wait.max.ms\" = 10";
     let mut setup = Setup::new(broker, "corrupt").properties(properties).topic(&input, &output, lines);
     if shares_space {

@@ -24,7 +24,7 @@ fn record(number: usize, key: usize) -> TestRecord {
     }
 }
 
-/// Half of the records are duplicates.
+/// Creates `count` records, about half of which are duplicates.
 fn records(count: usize) -> Vec<TestRecord> {
     (0..count).map(|number| record(number, if number % 2 == 0 { number } else { number * 7 % (number + 1) / 2 * 2 })).collect()
 }
@@ -56,7 +56,7 @@ fn came_out(output: &str) -> Vec<usize> {
     read_committed(broker(), output, 1)[0].iter().map(|record| record.text().parse().expect("a number")).collect()
 }
 
-/// The expected verdict, cause, and original of each record.
+/// The expected verdict and cause of each record, and the number of the record that it repeats.
 fn truth(records: &[TestRecord], came_out: &[usize]) -> Vec<(&'static str, &'static str, Option<usize>)> {
     let mut last = HashMap::new();
     let of = |(number, record): (usize, &TestRecord)| {

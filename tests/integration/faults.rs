@@ -41,13 +41,14 @@ const TRANSACTION: &[&str] = &[
     "commit.offsets_sent:1:error,abort.begin:1:error,resolve.resolved:1:kill",
 ];
 
-/// Points in a checkpoint that is assembled in files: after the first file, after the last file, and after the store has ingested them.
+/// Points in a checkpoint that is assembled in files: after the first file, after the last file, and after the store has ingested the
+/// files.
 const LARGE: &[&str] = &["checkpoint.file:1:kill", "checkpoint.file:2:kill", "checkpoint.written:2:kill"];
 
 /// Points that a worker reaches only if its state is corrupt.
 const DAMAGED: &[&str] = &["quarantine.moved:1:kill", "quarantine.opened:1:kill"];
 
-/// The steps that fail in the life of one worker. Half of the steps fail twice.
+/// The steps that fail in a single worker. Half of the steps fail twice.
 const ERRORS: &[&str] = &[
     "connect.begin:1:error",
     "transaction.begin:2:error",

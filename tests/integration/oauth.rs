@@ -38,7 +38,7 @@ fn stream_of(provider: &TokenProvider, hint: &str, count: usize) -> Stream {
 }
 
 fn secrets(provider: &TokenProvider) -> Vec<String> {
-    // The claims and the signature of each token.
+    // The parts of each token that are secret: its claims and its signature.
     let tokens = provider.tokens();
     let parts = tokens.iter().flat_map(|token| token.split('.').skip(1)).map(str::to_owned);
     parts.chain([provider.secret().to_owned()]).collect()

@@ -1,4 +1,4 @@
-//! Promise: the settings of a topic determine the route of each record, and the window is respected.
+//! Promise: the settings of a topic determine the route of each record, and keys stay seen for exactly the window.
 
 use crate::harness::{News, Setup, TestRecord, Worker, assert_same, broker, by_partition, produce, read_committed, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

@@ -7,7 +7,7 @@ use std::fs;
 
 const KEYS: i64 = 500;
 
-/// Records of two entries, and records that no entry selects. Each entry gets every key twice.
+/// Records for two entries, and records that no entry selects. Each entry gets every key twice.
 fn records() -> Vec<TestRecord> {
     let record = |number: i64| TestRecord {
         key: Some((number / 6).to_string().into_bytes()),

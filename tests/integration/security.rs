@@ -143,7 +143,7 @@ fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not report {sentence:?} alone:\n{stderr}");
 }
 
-/// The same as [`refused`]. Also panics unless `unseen run` ends with the same error after its timeout.
+/// The same as [`refused`]. Also panics unless `unseen run` waits for `kafka.connect_timeout` and then ends with the same error.
 fn kept_out(stream: &Stream, overrides: &[&str], sentence: &str) {
     refused(stream, overrides, sentence);
     let log = stream.setup.start_with("a", &[overrides, &["kafka.connect_timeout=3s"]].concat()).fails(1);

@@ -270,7 +270,8 @@ fn keys_are_found_after_partitions_are_added() {
         let items = items(&format!("after-{}", written.len()));
         let replies = asker.ask_all(&[command("BF.MADD", &items)]);
         if matches!(&replies[..], [Reply::Error(why)] if why.starts_with("LOADING")) {
-            // The owner of the new partitions has not written to their changelog yet. Nothing was written to the input.
+            // The owner of the new partitions has not written to their changelog partitions yet, so the server has rejected the command and
+            // has written nothing to the input.
             return None;
         }
         assert_eq!(replies, [all(1)]);

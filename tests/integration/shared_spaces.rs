@@ -74,7 +74,8 @@ fn topic_waits_for_the_warm_up_of_another_topic() {
     assert_eq!(total, KEYS + 20, "keys that one topic had emitted were emitted again by the other");
 }
 
-/// A warm-up can end with transaction markers and aborted records. No record then shows that the warm-up is complete.
+/// A warm-up can end with transaction markers and aborted records. No record then shows that the warm-up is complete, so the worker must
+/// not wait for one.
 #[test]
 fn a_warm_up_can_end_without_a_record() {
     let two = Two::new("shared-gap");

@@ -68,7 +68,7 @@ fn unclean_election_stops_the_worker_or_continues_at_the_end_of_the_log() {
     });
     cluster.wait_until_whole();
     assert_same(&ending.oracle.expected(&ending.records[..2 * RECORDS / 3], PARTITIONS), &ending.output());
-    // The lost records count as seen, and later records are emitted as usual.
+    // The keys of the lost records count as seen, and later records are emitted as usual.
     produce(&address, &continuing.input, &continuing.records[2 * RECORDS / 3..]);
     continuing.check(worker);
 }

@@ -258,7 +258,8 @@ impl Fault {
         let is_spared = has("state.changelog = true") || conditions.options.is_judged_by_keys() && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => conditions.options.filter().keeps_window(),
-            // A filter of another kind is rebuilt from the changelog, which does not contain every refresh of a key.
+            // A filter of another kind is rebuilt from the changelog, which does not contain every refresh of a key, so such a plan has
+            // `refresh = false`.
             Change::Kind => {
                 has("state.changelog = true") && has("refresh = false") && conditions.options.filter().keeps_window() && !has(ON_CHANGE)
             }

@@ -44,7 +44,7 @@ pub enum Op {
     },
     Commit(Who),
     Abort(Who),
-    /// A new producer takes over the transactional id.
+    /// A new producer initializes the transactional id, which fences the current producer.
     Fence(usize),
     /// Writes without a transaction.
     Write(To, Vec<Kind>),

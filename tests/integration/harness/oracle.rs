@@ -50,7 +50,7 @@ impl Oracle {
     }
 }
 
-/// The emitted keys of a partition, each with its slice.
+/// The emitted keys of a partition, each with the slice in which it was last emitted.
 #[derive(Clone, Default)]
 struct Remembered<'a> {
     stream_time: Option<i64>,

@@ -43,7 +43,7 @@ impl Feed {
         let thread = std::thread::spawn(move || {
             let producer = Idempotent::new(&broker);
             let mut due = Instant::now();
-            // One burst every 10 ms.
+            // The size of a burst. The feed sends a burst every 10 ms.
             let burst = (per_second / 100).max(1);
             for records in records.chunks(burst as usize) {
                 while count.load(Ordering::Relaxed) >= gate.load(Ordering::Relaxed) {
@@ -74,7 +74,7 @@ impl Feed {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// The number of records in the producer's queue or at the broker.
+    /// The number of records that the feed has sent, including records that are still in the producer's queue.
     pub fn sent(&self) -> usize {
         self.sent.load(Ordering::Relaxed)
     }

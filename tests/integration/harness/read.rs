@@ -137,7 +137,8 @@ fn consumer(broker: &str, isolation: &str) -> BaseConsumer {
         .set("auto.offset.reset", "error")
         .set("enable.partition.eof", "true")
         .set("fetch.queue.backoff.ms", "5")
-        // A broker delays its response by this time if all new records belong to an open transaction.
+        // A broker delays its response by this time if all new records belong to an open transaction, so a long time would slow down the
+        // tests.
         .set("fetch.wait.max.ms", "20");
     config.create().expect("a consumer")
 }

@@ -184,8 +184,8 @@ impl<'a> Stage<'a> {
         self.wait("all sent records are committed", |stage| stage.committed() >= all);
     }
 
-    /// Writes records with timestamp 0. Some of their keys have occurred, others will occur. The feed cannot write such records, because
-    /// librdkafka replaces timestamp 0 with the current time.
+    /// Writes records with timestamp 0. Some of their keys have already occurred in the stream, and others occur later. The feed cannot
+    /// write such records, because librdkafka replaces timestamp 0 with the current time.
     pub fn bring_of_time_0(&mut self, near: usize) {
         let some = self.stream.records[near.saturating_sub(1_000)..].iter().step_by(71).take(40);
         let some: Vec<_> = some.map(|record| TestRecord { timestamp: 0, ..record.clone() }).collect();

@@ -41,7 +41,7 @@ pub fn known(
             for record in late.iter().filter(|record| is_judged(record)) {
                 let was_seen = model.remembers_when(record);
                 model.judge(record);
-                // The key was not remembered before this record or is not remembered after it.
+                // The key was not remembered before this record or is not remembered after it, so both answers about the key are correct.
                 if !was_seen || !model.remembers(&id(record)) {
                     known.maybe.insert(id(record));
                 }

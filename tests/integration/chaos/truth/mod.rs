@@ -119,7 +119,7 @@ pub fn check(
     assert!(!promise.nothing_twice || more.is_none(), "{more:?}: a record without a lookup was emitted several times");
     let seeded = seeds.iter().map(id).find(|id| times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
     assert!(!promise.nothing_twice || seeded.is_none(), "key {seeded:?} was seeded, but was emitted");
-    // A rejected record from before the group's start still makes its key seen.
+    // If the group reads records from before its start, a rejected one of them still makes its key seen.
     let refused: BTreeSet<_> = before().filter(|record| is_refused(options, record)).map(id).collect();
     let lost = keys(options, seeds, inputs).into_iter().find(|id| !times.contains_key(id) && !refused.contains(id));
     let lost = lost.map(|id| String::from_utf8_lossy(&id).into_owned());

@@ -1,4 +1,4 @@
-//! Changes the records of a plan as its options require, and adds headers that describe the changes to the model.
+//! Changes the records of a plan as its options require. Adds headers from which the model learns of the changes.
 
 use super::super::options::{ENCODED, EVENT_TIMES, ON_CHANGE, Options, RULES, WHEN};
 use crate::harness::{SplitMix, TestRecord};

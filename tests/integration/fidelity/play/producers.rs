@@ -124,7 +124,8 @@ impl<S: Side> Player<'_, S> {
         format!("{sent:?}, {reports}")
     }
 
-    /// Adds a partition to the open transaction. `before` is the end of the partition before the write.
+    /// Notes that the open transaction has written to a partition, unless the producer is fenced or the write failed. `before` is the end
+    /// of the partition before the write.
     fn touch(&mut self, who: Who, of: TopicPartition, before: Option<Offset>, was_sent: bool) {
         if !who.is_fenced && was_sent {
             let slot = &mut self.slots[who.id];
