@@ -215,8 +215,8 @@ fn recreated_changelog_keeps_the_keys_of_the_window() {
 }
 
 /// Two topics share a space, and one of them has no new records. After the worker has trimmed the records that mention the idle topic, a
-/// new owner must not read this topic again. Otherwise, a window by count would count the records of this topic twice, and `cold_start =
-/// "fail"` would stop the new owner.
+/// new owner must not read this topic again. Otherwise, a window by count would count the records of this topic twice, and the new owner
+/// would stop, because the test sets `cold_start = "fail"`.
 #[test]
 fn idle_topic_of_a_shared_space_is_not_read_again() {
     let [idle, busy] = ["idle", "busy"].map(|name| topic(broker(), &format!("log-{name}"), 1));

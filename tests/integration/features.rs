@@ -88,8 +88,8 @@ const TXN_OFFSET_COMMIT: i16 = 28;
 fn missing_features_are_reported_with_the_options_that_avoid_them() {
     let broker = OwnBroker::start();
     let stream = Stream::remembered(broker.address(), "lacking", 1).with(|setup| setup.servers(&broker.servers_by_way()));
-    // Makes the brokers lack an API or its later versions. A missing feature is a problem if the worker needs it with these settings, and
-    // otherwise a warning.
+    // Makes the brokers appear to lack an API or its later versions. A missing feature is a problem if the worker needs it with these
+    // settings, and otherwise a warning.
     let without = |limited: i16, most: Option<i16>| {
         let behind = front(broker.behind(), move || {
             Box::new(move |request, ask| {

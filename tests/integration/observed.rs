@@ -241,8 +241,8 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
     let number = |value: &Value| value.as_f64().expect("a number");
     assert!(truth > 0.02, "the filter was to be overfull, and is wrong at {truth}");
     assert!((number(&observed["low"])..=number(&observed["high"])).contains(&truth), "{truth} is not within {rates}");
-    // The exact count covers the whole time in which the filter filled up. The estimate is for the full filter, so the estimated rate is
-    // higher.
+    // The exact count covers the whole time in which the filter filled up. The estimate is for the current, overfull filter, so the
+    // estimated rate is higher.
     assert!((1.0..3.5).contains(&(number(&rates["estimated"]) / truth)), "{truth} {rates}");
 
     // This is the condition of the alert on the false-positive rate.

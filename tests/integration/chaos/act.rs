@@ -166,8 +166,7 @@ impl Stage<'_> {
             return;
         }
         worker.sigstop();
-        // The test cannot see whether the broker has aborted the worker's transaction or expired its session, so the plan sets the duration
-        // of the stop.
+        // The test cannot see when the brokers abort the worker's transaction, so the plan sets the duration of the stop.
         self.wait_for(time, |_| false);
         worker.sigcont();
         self.members[at].worker = Some(worker);

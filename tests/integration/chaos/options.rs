@@ -40,8 +40,8 @@ impl Filter {
     }
 }
 
-/// The filters that keep the window, then those of them that are in memory again, with `confirm`, then the filters that do not keep the
-/// window.
+/// The filters in this order: the filters that keep the window, the same filters with `confirm` (except filters on disk), and the filters
+/// that do not keep the window.
 pub static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     let (keep_window, others): (Vec<Kind>, Vec<Kind>) = Kind::ALL.iter().partition(|kind| kind.properties().keeps_window);
     let confirmed = keep_window.clone().into_iter().filter(|kind| !kind.is_on_disk()).map(|kind| Filter::new(kind, true));

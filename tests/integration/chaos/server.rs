@@ -1,8 +1,8 @@
 //! A server alongside the workers, with the same configuration file. The plan kills, stops, and cuts off the server. The test queries the
 //! server for every key.
 //!
-//! The test checks the answers at the end, when it knows what the group has read. An answer must report every key as seen that the group
-//! had certainly committed by the `as_of_ms` of the answer, unless the key was retracted or has expired.
+//! The test checks the answers at the end, when it knows what the group has read. An answer must report a key as seen if the group had
+//! certainly committed the key by the answer's `as_of_ms`, unless the key was retracted or has expired.
 
 use super::options::ON_CHANGE;
 use super::plan::Trouble;

@@ -50,7 +50,7 @@ pub struct Stage<'a> {
     pub server: Option<Server>,
     pub promise: Promise,
     promise_without_delivery: Promise,
-    /// The records that seed the group: one for each of some keys of the stream. All have the start time of the stream.
+    /// The records that seed the group: one record for each seeded key. All of them have the start time of the stream.
     pub seeds: Vec<TestRecord>,
     group: Group,
     feed: Option<Feed>,

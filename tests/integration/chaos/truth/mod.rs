@@ -134,7 +134,7 @@ fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[T
     for record in inputs.iter().flatten().flatten().chain(before) {
         read.entry(trace(record)).or_default().push(as_written(record.clone()));
     }
-    // If partitions were added to the input, the output has fewer partitions, so the worker does not keep the partitions of records.
+    // If partitions were added to the input, the output has fewer partitions, so the worker does not keep the partition of each record.
     let moves = options.has("repartition = true") || inputs[0].len() > output.len();
     for record in output.iter().flatten() {
         let candidates = read.get(&trace(record)).map_or(&[][..], Vec::as_slice);
