@@ -1,4 +1,4 @@
-//! Promise: processing a record allocates no memory. The worker allocates per batch, transaction, or checkpoint.
+//! Promise: processing a record allocates no memory. The worker allocates only per batch, transaction, or checkpoint.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +17,8 @@ use unseen::stats::Stats;
 use unseen::worker::{Rebuilder, Shared, Worker};
 
 const RECORDS: usize = 240_000;
-/// Records per transaction. The allocations of a transaction are averaged over its records.
+/// The number of records per transaction. It is so large that the allocations per transaction hardly count when they are divided by the
+/// number of records.
 const TRANSACTION: usize = 20_000;
 
 #[global_allocator]

@@ -69,7 +69,8 @@ fn group_keeps_its_start_position_if_its_first_worker_is_killed() {
     }
 }
 
-/// If a partition moves while it waits for its state, the new owner must not treat the partition as an added one.
+/// With `start = "latest"`, only partitions that were added later are read from their start. If a partition moves while it waits for its
+/// state, its new owner must therefore find a committed start position.
 #[test]
 fn partition_that_waits_for_its_state_has_a_committed_start_position() {
     let topics = Topics::new("begin-waits", "start = \"latest\"", "", 2);
@@ -110,7 +111,7 @@ fn added_partitions_are_read_from_the_start() {
 #[test]
 fn lost_state_is_detected_after_the_input_has_expired() {
     let topics = Topics::new("begin-lost", "", "changelog = false\ncold_start = \"fail\"", 1);
-    // The worker starts without records, so there is no state to lose.
+    // The input is empty, so the lost state directory contained no keys, and the worker starts despite `cold_start = "fail"`.
     for _ in 0..2 {
         let mut worker = topics.setup.start("a");
         topics.wait_until_read(0, 0, &mut worker);
@@ -127,8 +128,8 @@ fn lost_state_is_detected_after_the_input_has_expired() {
     assert!(log.contains("]: no checkpoint can be used; to start anyway, set state.cold_start to \"rebuild\", "), "{log}");
 }
 
-/// After an operator has reset the offset, the worker does not know the start offset of the group. A cold start then treats all keys as
-/// unseen.
+/// When an operator resets the offset, the metadata of the offset is lost, so the worker no longer knows which records precede the start of
+/// the group. A cold start then treats all keys as unseen.
 #[test]
 fn cold_start_after_a_manual_reset_treats_all_keys_as_unseen() {
     let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);
@@ -165,8 +166,8 @@ fn cold_start_remembers_keys_with_times_near_the_epoch() {
     assert_eq!(read_committed(broker(), &topics.output, 4)[0].len(), 150);
 }
 
-/// A group member that delays the next generation, because nothing polls it. All members that join during the delay get their partitions
-/// together.
+/// A group member that delays the next generation, because nothing polls its consumer. All members that join during the delay get their
+/// partitions in the same generation.
 struct Gate(BaseConsumer);
 
 impl Gate {
@@ -193,12 +194,12 @@ impl Gate {
     }
 }
 
-/// Two members find that the group has no committed offsets. The faster member emits newer records before the slower member commits the
+/// Two members find that the group has no committed offsets. The faster member commits later records before the slower member commits the
 /// start position.
 #[test]
 fn slow_member_does_not_reset_the_group_to_its_start_position() {
     let mut topics = Topics::new("begin-slow", "start = \"latest\"", "", 2);
-    // The long session timeout keeps stopped members in the group.
+    // The long session timeout keeps members in the group while their processes are stopped.
     topics.setup = topics.setup.properties("\"session.timeout.ms\" = \"45000\"");
     let setup = &topics.setup;
     let (fast, slow) = (["kafka.instance_id=a"], ["kafka.instance_id=b"]);
@@ -216,7 +217,7 @@ fn slow_member_does_not_reset_the_group_to_its_start_position() {
     topics.wait_until_read(0, 50, &mut a);
     produce(broker(), &topics.input, records(100..150, 0..1, TIME));
     topics.wait_until_read(0, 100, &mut a);
-    // The slow member commits before it reads this record.
+    // The slow member commits the start position before it reads this record.
     produce(broker(), &topics.input, records(150..151, 1..2, TIME));
     wait_until("the slow member has read its partition", LIMIT, || {
         b.sigcont();

@@ -30,8 +30,9 @@ fn broker_kills_do_not_change_the_output() {
     stays_readable(&log);
 }
 
-/// A static member waits for another producer's transaction when its session expires. The brokers are down at that time, so the member does
-/// not notice. Afterward, the brokers treat its heartbeats as those of another process with the same name.
+/// The session of a static member ends during an outage, while the worker waits for the end of another producer's transaction. librdkafka
+/// then forgets the member ID, so the brokers treat later heartbeats as those of another process with the same `group.instance.id` (see
+/// src/worker/rejoin.rs).
 #[test]
 fn a_static_member_rejoins_after_its_session_has_expired() {
     let mut broker = OwnBroker::start();
@@ -54,7 +55,7 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     worker.wait_for_log("a request to the brokers has not succeeded yet", LIMIT);
     broker.kill();
     broker.wait_until_back();
-    // The brokers ignore the heartbeats of the worker, so the session expires and they remove the member.
+    // The brokers do not accept the heartbeats of the worker, so they remove the member when its session expires.
     wait_until("the brokers have removed the member", LIMIT, || {
         let groups = member.fetch_group_list(Some(stream.setup.group()), PATIENCE).ok()?;
         groups.groups().first().is_some_and(|group| group.members().is_empty()).then_some(())
@@ -64,12 +65,13 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     stream.check(worker);
 }
 
-/// Checks that no warning of `unseen::kafka` is repeated within nine seconds. Ignores the counts at the end of a warning.
+/// Panics if a warning of `unseen::kafka` is repeated within nine seconds. Warnings that differ only in the counts at their end are the
+/// same.
 fn stays_readable(log: &str) {
     let mut told: BTreeMap<String, f64> = BTreeMap::new();
     for line in log.lines().filter(|line| line.contains(" WARN unseen::kafka::")) {
         let (time, text) = line.split_once(' ').expect("a time, and what is told");
-        // If the log spans midnight, the pause is negative, and the check ignores it.
+        // If the log spans midnight, a pause can be negative, and this check ignores negative pauses.
         let parts: Vec<f64> = time[11..].trim_end_matches('Z').split(':').map(|part| part.parse().expect("a number")).collect();
         let second = parts[0] * 3600.0 + parts[1] * 60.0 + parts[2];
         let (text, _) = text.split_once(" (after ").unwrap_or((text, ""));

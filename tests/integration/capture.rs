@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 const PARTITIONS: usize = 2;
 const START: i64 = 1_700_000_000_000;
 
-/// Records with text, binary, empty, and null keys and values. Many occur more than once.
+/// Records with text, binary, empty, and null keys and values. Every key occurs many times.
 fn records() -> Vec<TestRecord> {
     let bytes: [Option<&[u8]>; 6] =
         [None, Some(b""), Some(b"text"), Some("caf\u{e9}\n\"".as_bytes()), Some(b"\xff\x00\xfe"), Some(b"\xc3\x28")];
@@ -169,14 +169,14 @@ fn a_replay_of_a_capture_gives_the_verdicts_of_the_worker() {
 
     let mut worker = setup.start("a");
     let total = replayed.concat().len();
-    // Five non-null keys in each of two partitions.
+    // Each of the two partitions has all five non-null keys.
     assert_eq!(total, 10, "the records repeat themselves");
     let live = wait_for_output(broker(), &output, total, PARTITIONS, PATIENCE, &mut worker);
     worker.drain();
     assert_eq!(live, replayed);
 }
 
-/// Without a key and a sample, `unseen init` examines the topic itself.
+/// Without a key and a sample, `unseen init` reads the topic to propose a key.
 #[test]
 fn init_proposes_a_key_from_the_topic_and_creates_the_output() {
     let input = topic(broker(), "init", 2);

@@ -21,7 +21,7 @@ fn start(stream: &Stream, name: &str) -> Worker {
     stream.setup.start_with(name, &["state.cold_start=fail"])
 }
 
-/// Deletes the committed records of the input, so that only the changelog has their keys.
+/// Deletes the committed records of the input, so that a worker without a checkpoint can get their keys only from the changelog.
 fn expire_input(stream: &Stream) {
     for partition in 0..4 {
         let committed = committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition).expect("a committed offset");
@@ -105,8 +105,8 @@ fn leave_open(stream: &Stream, partitions: &[i32]) -> BaseProducer {
     stranger
 }
 
-/// An open transaction blocks two partitions, and the worker has only two rebuild threads. It must still rebuild, read, and trim the other
-/// partitions.
+/// An open transaction blocks two partitions, and the worker has only two rebuild threads. The worker must still rebuild, read, and trim
+/// the other partitions.
 #[test]
 fn open_transactions_hold_up_only_their_own_partitions() {
     let stream = Stream::new(broker(), "log-wait", RECORDS);
@@ -180,7 +180,7 @@ fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     delete_topic(broker(), &sliced.changelog);
     make_topic(broker(), &sliced.changelog, 1);
     produce(broker(), &sliced.changelog, (0..1_000).map(|number| Sliced::record(number, 0)));
-    // The commits of the following slices are written after these records, so no commit has an offset at the start of the new changelog.
+    // The commits of the following slices follow these 1,000 records, so none of them is at the start of the new changelog.
     sliced.read((4..9).flat_map(|slice| Sliced::fill(slice, 200)), &mut worker);
     let first = || first_offset(broker(), &sliced.changelog, 0);
     wait_until("a slice has expired", LIMIT, || {
@@ -200,7 +200,8 @@ fn recreated_changelog_keeps_the_keys_of_the_window() {
     delete_topic(broker(), &sliced.changelog);
     let mut worker = sliced.setup.start_with("a", &["state.cold_start=fail"]);
     worker.wait_for_log("partition restored", LIMIT);
-    // The new changelog has more commits per slice. When slice 8 begins, the worker deletes everything before slice 4.
+    // The new changelog has more commits per slice, so its slices start at other offsets than in the old one. When slice 8 begins, the
+    // worker deletes everything before slice 4.
     sliced.read((3..9).flat_map(|slice| Sliced::fill(slice, if slice == 3 { 600 } else { 400 })).skip(200), &mut worker);
     wait_until("the changelog is trimmed", LIMIT, || (first_offset(broker(), &sliced.changelog, 0) > 0).then_some(()));
     worker.drain();
@@ -214,7 +215,8 @@ fn recreated_changelog_keeps_the_keys_of_the_window() {
 }
 
 /// Two topics share a space, and one of them has no new records. After the worker has trimmed the records that mention the idle topic, a
-/// new owner must not read this topic again. It would count its records twice in a window by count, and `cold_start = "fail"` would stop it.
+/// new owner must not read this topic again. Otherwise, a window by count would count the records of this topic twice, and the new owner
+/// would stop, because the test sets `cold_start = "fail"`.
 #[test]
 fn idle_topic_of_a_shared_space_is_not_read_again() {
     let [idle, busy] = ["idle", "busy"].map(|name| topic(broker(), &format!("log-{name}"), 1));
@@ -240,10 +242,10 @@ fn idle_topic_of_a_shared_space_is_not_read_again() {
     worker.drain();
     fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
     let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
-    // The oldest keys that a window of 1,000 keys must still contain.
+    // The last 1,000 keys, which a window of 1,000 keys must still contain.
     produce(broker(), &busy, keys(3_000, 4_000));
     wait_until_read(&busy, 4_000, &mut worker);
-    // The keys of the idle topic have expired.
+    // The keys of the idle topic have left the window, so they are emitted again.
     produce(broker(), &idle, keys(0, 300));
     wait_until_read(&idle, 600, &mut worker);
     worker.drain();
@@ -280,7 +282,8 @@ fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     wait_until_read(0, many, &mut worker);
     worker.drain();
     fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
-    // Partition 1 has large records, so a fetch contains few of them and many records of partition 0. Every 20th transaction aborts.
+    // Partition 1 has large records, so a fetch contains few of them and many records of partition 0. Every 20th write of a record fails,
+    // which aborts its transaction.
     let mut random = SplitMix(1);
     let large = (0..400).map(|number| {
         let mut record = record(1, number);
@@ -300,7 +303,7 @@ fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     assert!(largest <= Some(2 * BOUND), "{largest:?} keys were logged at a time");
 }
 
-/// Without transactions, logged keys stay in the changelog even if the offset commit fails. The worker must not log them again.
+/// With `at_least_once`, logged keys stay in the changelog even if the offset commit fails. The worker must not log these keys again.
 #[test]
 fn failed_offset_commits_do_not_log_keys_twice() {
     let (input, output) = (topic(broker(), "log-once-in", 1), topic(broker(), "log-once-out", 1));
@@ -392,7 +395,7 @@ fn added_partitions_are_read_and_logged() {
     assert_same(&total, &read_committed(broker(), &output, 4));
 }
 
-/// The worker stops at an error that only an operator can fix. If the worker retried, it would block the whole group.
+/// Only an operator can fix unequal partition counts, so the worker stops. If it retried, it would block the whole group.
 #[test]
 fn mismatched_partition_counts_stop_the_worker() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 4));

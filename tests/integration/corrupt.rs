@@ -10,11 +10,11 @@ use std::os::unix::fs::FileExt as _;
 
 /// The size of the fields at the start of a batch that its checksum does not cover.
 const HEAD: u64 = 21;
-/// The size of a fetch response before its first batch. The first value is for a response with one partition, the second for a response
-/// that starts with an empty partition of another topic.
+/// The number of bytes in a fetch response before its first batch. The first value is for a response with one partition. The second value
+/// is for a response that starts with an empty partition of another topic.
 const RESPONSE_HEADS: [u64; 2] = [66, 121];
 
-/// A log segment on a broker's disk. The broker sends the bytes of the segment unchanged.
+/// A log segment on a broker's disk. The broker sends the bytes of the segment unchanged, so corrupt bytes reach consumers.
 struct Segment(File);
 
 impl Segment {
@@ -50,12 +50,13 @@ fn records(numbers: Range<i32>) -> impl Iterator<Item = TestRecord> {
 }
 
 /// Corrupts one of three batches before a worker reads them, repairs the batch after the worker has reported it, and expects all records in
-/// order. `corrupt` gets the end of each batch and returns a position and the bytes to write there. Returns the worker's log.
+/// order. `corrupt` gets the positions of the ends of the batches in the segment and returns a position and the bytes to write there.
+/// Returns the worker's log.
 fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) -> (u64, Vec<u8>)) -> String {
     let broker = secure_broker().address();
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
     let (input, output) = (topic(broker, "corrupt-in", 1), topic(broker, "corrupt-out", 1));
-    // With a short wait, the worker learns the ends of partitions before it reads the corrupt batch again.
+    // With a short `fetch.wait.max.ms`, the worker learns the ends of partitions before it reads the corrupt batch again.
     let properties = "\"check.crcs\" = \"true\"\n\"fetch.wait.max.ms\" = 10";
     let mut setup = Setup::new(broker, "corrupt").properties(properties).topic(&input, &output, lines);
     if shares_space {
@@ -87,8 +88,8 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
 /// Corrupts the first batch of a fetch response so that librdkafka delivers the records after the second batch.
 ///
 /// After a wrong checksum, librdkafka continues before the end of the batch, because it treats a length as a position in the response. At
-/// that position, this function writes the header of a batch that extends to `second`. librdkafka skips that batch, because its offsets are
-/// in the past.
+/// that position, this function writes the header of a batch that extends to `second`. librdkafka skips the written batch, because its
+/// offsets are lower than the position of the consumer, and delivers the records that follow.
 fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     let heads = RESPONSE_HEADS.map(|response_head| first - HEAD - response_head);
     let start = heads[1];
@@ -108,7 +109,7 @@ fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     (start, bytes)
 }
 
-/// Panics if librdkafka did not find the written batch.
+/// Panics if librdkafka did not find the batch that [`skipped`] has written, because the test would then prove nothing.
 fn assert_skipped(log: &str) {
     for garbage in ["Unsupported Message", "No offset to automatically reset to"] {
         assert!(!log.contains(garbage), "nothing behind the corrupt batch was delivered: {log}");
@@ -120,7 +121,7 @@ fn records_after_a_corrupt_batch_wait_for_it() {
     assert_skipped(&waits_for_the_batch(false, |segment, [first, second, _]| skipped(segment, [first, second])));
 }
 
-/// With a shared space, the consumer also reports the ends of partitions.
+/// With a shared space, the consumer also reports the ends of partitions. Such a report must not move the worker past the corrupt batch.
 #[test]
 fn records_after_a_corrupt_batch_of_a_shared_space_wait_for_it() {
     assert_skipped(&waits_for_the_batch(true, |segment, [first, second, _]| skipped(segment, [first, second])));
@@ -179,7 +180,7 @@ fn a_capture_ends_at_a_corrupt_batch() {
     assert!(code == Some(1) && error.contains(&format!("a record batch of topic {input:?} is corrupt")), "{code:?}: {error}");
 }
 
-/// librdkafka reads garbage as an offset that does not exist.
+/// This corruption makes librdkafka continue at an offset that the log does not have.
 #[test]
 fn corrupt_batch_with_an_offset_outside_the_log_is_read_again() {
     waits_for_the_batch(false, |segment, [_, second, _]| (second - 1, vec![!segment.read(second - 1..second)[0]]));

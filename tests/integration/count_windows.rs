@@ -54,7 +54,7 @@ fn short_lived_workers_trim_the_changelog() {
             count += part;
             read(&setup, &input, &mut worker, count);
             if starts > 4 {
-                // The window has moved past some slices of the changelog by now, and trimming runs in the background.
+                // By now, some slices of the changelog have left the window, and trimming runs in the background, so this waits for it.
                 worker.wait_for_log("deleted records that are no longer needed", LIMIT);
             }
             worker.drain();

@@ -47,7 +47,7 @@ fn take_pictures_for_the_docs() {
     }
     let key = "key = [{ record = \"key\" }]\nwindow = \"24h\"";
     let roomy = format!("space = \"seen-news\"\n{key}\nfilter = {{ capacity = \"1M\", false_positive_rate = 1e-3 }}");
-    // This filter is too small, so it exceeds its false-positive rate.
+    // This filter is too small, so the dashboard shows an exceeded false-positive rate.
     let tight = "filter = { capacity = \"250k\", false_positive_rate = 0.01, adapt = false, max_memory = \"540KiB\", at_max_memory = \"saturate\" }";
     let tight = format!("space = \"seen-videos\"\n{key}\n{tight}");
     let setup = Setup::new(broker(), "pictures")

@@ -1,4 +1,5 @@
-//! Promise: a worker that gets SIGTERM under load drains within its time limit. The next process continues where the worker stopped.
+//! Promise: a worker that gets SIGTERM under load drains within `worker.shutdown_timeout`. The next process continues where the worker
+//! stopped.
 
 use crate::harness::{broker, committed_offset, wait_until};
 use crate::stream::{LIMIT, Stream};

@@ -13,7 +13,7 @@ fn a_full_filter_leaves_no_open_transaction() {
     let window = Duration::from_secs(24 * 3600);
     let stream = Stream::remembered_by(broker(), "endings", output, records, window, filter);
     stream.produce(..1_000);
-    // With these settings, only the end of the worker ends the transaction.
+    // With these settings, the worker does not commit the transaction before it stops.
     let mut worker = stream.setup.start_with("a", &["worker.commit_interval=7m", "worker.transaction_timeout=15m"]);
     let output = Reader::new(broker(), &stream.output, PARTITIONS);
     wait_until("the worker writes", LIMIT, || {

@@ -19,7 +19,7 @@ fn with_regrets() -> Vec<TestRecord> {
     records
 }
 
-/// The padding of each record is one of two states.
+/// Records whose field `/padding` has one of two values.
 fn with_states() -> Vec<TestRecord> {
     let mut records = news();
     for (number, record) in records.iter_mut().enumerate() {
@@ -28,7 +28,8 @@ fn with_states() -> Vec<TestRecord> {
     records
 }
 
-/// The records whose state differs from the state of the previous record with the same key, by partition.
+/// The records whose `/padding` differs from that of the previous record with the same key, by partition. The first record of each key is
+/// included.
 fn changes(records: &[TestRecord]) -> Vec<Vec<TestRecord>> {
     let (mut states, mut changes) = (HashMap::new(), vec![Vec::new(); 4]);
     for record in records {
@@ -53,7 +54,8 @@ fn killed_in(stream: Stream, hint: &str) {
     let mut worker = stream.setup.start("a");
     for kill in 0..KILLS {
         stream.produce(kill * part..(kill + 1) * part);
-        // Usually, only some of these records are committed, and a checkpoint contains some of the committed records.
+        // When the worker is killed, usually only some of these records are committed, and the last checkpoint contains only some of the
+        // committed records.
         stream.wait_until_read((kill * part) + part / 2, &mut worker);
         worker.kill9();
         worker = stream.setup.start("a");

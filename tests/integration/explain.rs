@@ -24,7 +24,7 @@ fn record(number: usize, key: usize) -> TestRecord {
     }
 }
 
-/// Half of the records are duplicates.
+/// Creates `count` records, about half of which are duplicates.
 fn records(count: usize) -> Vec<TestRecord> {
     (0..count).map(|number| record(number, if number % 2 == 0 { number } else { number * 7 % (number + 1) / 2 * 2 })).collect()
 }
@@ -56,7 +56,7 @@ fn came_out(output: &str) -> Vec<usize> {
     read_committed(broker(), output, 1)[0].iter().map(|record| record.text().parse().expect("a number")).collect()
 }
 
-/// The expected verdict, cause, and original of each record.
+/// The expected verdict and cause of each record, and the number of the record that it repeats.
 fn truth(records: &[TestRecord], came_out: &[usize]) -> Vec<(&'static str, &'static str, Option<usize>)> {
     let mut last = HashMap::new();
     let of = |(number, record): (usize, &TestRecord)| {
@@ -93,8 +93,8 @@ fn check(setup: &Setup, input: &str, truth: &[(&str, &str, Option<usize>)], caus
     }
 }
 
-/// Workers process the records, and the first worker is killed. The last worker rebuilds its state from the changelog. Returns the setup,
-/// the input, and the output.
+/// Runs workers that process the records. The first worker is killed, and the last worker rebuilds its state from the changelog. Returns
+/// the setup, the input, and the output.
 fn judged_through_kills(hint: &str, filter: &str, records: &[TestRecord]) -> (Setup, String, String) {
     let (input, output) = (topic(broker(), hint, 1), topic(broker(), &format!("{hint}-out"), 1));
     let setup = Setup::new(broker(), hint).kafka(&format!("instance_id = \"{hint}\"")).worker("commit_interval = \"20ms\"").topic(
@@ -207,8 +207,8 @@ fn retractions_renewals_and_windows_by_count_are_explained() {
     let said = explained(&setup, &["--key", "key-0"]);
     assert_eq!((&said["emissions"], &said["retractions"], &said["seen"]), (&2.into(), &1.into(), &true.into()), "{said:#}");
     assert_eq!(said["forgotten"]["at_slice"], 3, "{said:#}");
-    // The window consists of two slices of four keys and the open slice. The key has left the window, but the changelog still has the
-    // commit with the key.
+    // The window consists of two slices of four keys and the open slice, so these 20 keys push the key out of the window. The changelog
+    // still has the commit with the key.
     produce(broker(), &input, (4..24).map(|number| record(number, number)));
     read(&setup, &input, &mut worker, 24);
     produce(broker(), &input, [record(24, 0)]);
@@ -262,7 +262,7 @@ fn a_reset_group_is_explained_by_its_last_pass() {
     let mut worker = setup.start("a");
     read(&setup, &input, &mut worker, 300);
     worker.drain();
-    // Records from offset 200 are emitted twice. Only the second emission counts.
+    // After the reset, the unseen records from offset 200 on are emitted again. Only the second emission counts.
     let out = came_out(&output);
     let (kept, again) = out.split_at(before);
     let all: Vec<_> = kept.iter().filter(|&&number| number < 200).chain(again).copied().collect();
@@ -284,7 +284,7 @@ fn repartitioned_records_are_explained_by_key() {
         wait_until("all records are judged", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             let (_, end) = reader.fetch_watermarks(of, partition, LIMIT).expect("the broker answers");
-            // The commit marker of the last transaction has an offset, too.
+            // The last record of the log can be a commit marker, which has an offset, too.
             (committed_offset(broker(), setup.group(), of, partition)? + 1 >= end).then_some(())
         });
     }

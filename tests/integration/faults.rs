@@ -1,8 +1,9 @@
 //! Promise: the output does not change if a worker is killed or frozen, or if a step of a transaction or a checkpoint fails.
 //!
 //! tests/simulation/plans kills a simulated worker at every fault point (src/fault.rs). This file covers the fault points where a real
-//! broker or a real disk may matter. In each scenario, several workers process one stream, one after the other. Each worker dies at its
-//! armed point, and the next worker starts with another point armed. At the end, the test compares the output with the expected output.
+//! broker or a real disk may matter. In the scenarios with kills, several workers process one stream, one after the other. Each worker dies
+//! at its armed point, and the next worker starts with another point armed. At the end, each test compares the output with the expected
+//! output.
 
 use crate::harness::state::damage_page;
 use crate::harness::{News, Reader, Worker, broker, committed_offset, topic, wait_until};
@@ -18,8 +19,8 @@ const AGING: &str = "filter = { kind = \"aging\", capacity = \"2k\", false_posit
 const LARGE_CONFIRMED: &str = "filter = { kind = \"aging\", capacity = \"300M\", false_positive_rate = 1e-3, confirm = true }";
 const EXACT: &str = "filter = { kind = \"exact\" }";
 
-/// Steps of a transaction and of a checkpoint. If a step is only reached after a failed transaction, an earlier fault makes the transaction
-/// fail.
+/// Points in a transaction and in a checkpoint. If a worker reaches a point only after a failed transaction, an earlier fault makes the
+/// transaction fail.
 const TRANSACTION: &[&str] = &[
     "transaction.begun:3:kill",
     "transaction.send:40:kill",
@@ -40,13 +41,14 @@ const TRANSACTION: &[&str] = &[
     "commit.offsets_sent:1:error,abort.begin:1:error,resolve.resolved:1:kill",
 ];
 
-/// Points in a checkpoint that is assembled in files: after the first file, after the last file, and after the store has ingested them.
+/// Points in a checkpoint that is assembled in files: after the first file, after the last file, and after the store has ingested the
+/// files.
 const LARGE: &[&str] = &["checkpoint.file:1:kill", "checkpoint.file:2:kill", "checkpoint.written:2:kill"];
 
-/// A worker reaches these points only if its state is corrupt.
+/// Points that a worker reaches only if its state is corrupt.
 const DAMAGED: &[&str] = &["quarantine.moved:1:kill", "quarantine.opened:1:kill"];
 
-/// The steps that fail in the life of one worker. Half of the steps fail twice.
+/// The steps that fail in a single worker. Half of the steps fail twice.
 const ERRORS: &[&str] = &[
     "connect.begin:1:error",
     "transaction.begin:2:error",
@@ -155,7 +157,8 @@ fn full_transactions_do_not_prevent_checkpoints() {
     lives.check();
 }
 
-/// The first of two static members is killed while it gives up partitions. It restarts, and the partitions get an owner again.
+/// The first of two static members is killed while its partitions are being revoked. When it has restarted, all partitions must have an
+/// owner again.
 #[test]
 fn member_killed_during_a_revocation_leaves_no_partition_unowned() {
     let mut lives = Lives::new("faults-left", 2, 24 * HOUR, AGING);
@@ -187,7 +190,7 @@ fn kills_while_a_large_checkpoint_is_written_do_not_change_the_output() {
     lives.check();
 }
 
-/// The worker finds the corrupt page when it loads the state. It then moves the whole store aside.
+/// The worker finds the corrupt page when it loads the state and then moves the whole store aside.
 #[test]
 fn kills_while_corrupt_state_is_moved_aside_do_not_change_the_output() {
     let mut lives = Lives::new("faults-state", DAMAGED.len(), 24 * HOUR, AGING);

@@ -1,4 +1,5 @@
-//! Promise: `unseen check --connect` reports each feature that a cluster lacks, with a solution. The command changes nothing.
+//! Promise: `unseen check --connect` reports each feature that a cluster lacks, with a solution. The command deletes the topics that it
+//! creates, or names them if it cannot delete them.
 
 use crate::harness::{OwnBroker, PATIENCE, Setup, api, broker, client, committed_offset, front, limit_api, unseen, wait_until};
 use crate::stream::Stream;
@@ -25,7 +26,7 @@ fn messages(report: &Value) -> String {
     lists.into_iter().flatten().map(|text| text.as_str().expect("a text").to_owned() + "\n").collect()
 }
 
-/// The topics whose names start with the group ID, as the names of internal topics do.
+/// The topics whose names start with the group ID: internal topics and the temporary topics of `unseen check`.
 fn topics_of(servers: &str, group: &str) -> Vec<String> {
     let consumer: BaseConsumer = client(servers).create().expect("a consumer");
     let metadata = consumer.fetch_metadata(None, PATIENCE).expect("an answer");
@@ -87,7 +88,8 @@ const TXN_OFFSET_COMMIT: i16 = 28;
 fn missing_features_are_reported_with_the_options_that_avoid_them() {
     let broker = OwnBroker::start();
     let stream = Stream::remembered(broker.address(), "lacking", 1).with(|setup| setup.servers(&broker.servers_by_way()));
-    // A missing feature is a problem if the worker needs it with these settings, and otherwise a warning.
+    // Makes the brokers appear to lack an API or its later versions. A missing feature is a problem if the worker needs it with these
+    // settings, and otherwise a warning.
     let without = |limited: i16, most: Option<i16>| {
         let behind = front(broker.behind(), move || {
             Box::new(move |request, ask| {
@@ -143,7 +145,7 @@ fn missing_features_are_reported_with_the_options_that_avoid_them() {
     let (code, report) = check(&stream.setup, &["worker.delivery=at_least_once"]);
     assert_eq!((code, features(&report)["idempotent_producer"]), (Some(78), "no"), "{report}");
     assert!(messages(&report).contains("the brokers do not accept records of an idempotent producer: "), "{report}");
-    // If the command cannot create topics, it tests no feature.
+    // Without a temporary topic, the command cannot test the features.
     without(CREATE_TOPICS, None);
     let (code, report) = check(&stream.setup, &[]);
     assert_eq!(code, Some(78), "{report}");
@@ -198,7 +200,7 @@ fn worker_runs_on_brokers_that_reject_optional_topic_settings() {
     assert_eq!((code, messages(&report)), (Some(0), String::new()), "{report}");
 }
 
-/// The brokers create the topic, but the response is lost. In the second run, the response to the deletion is lost, too.
+/// The brokers create the topic, but the response is lost. In the second run, the request to delete the topic is lost, too.
 #[test]
 fn topic_whose_creation_is_not_confirmed_is_deleted_or_named() {
     let broker = OwnBroker::start();
@@ -230,7 +232,7 @@ fn topic_whose_creation_is_not_confirmed_is_deleted_or_named() {
     }
 }
 
-/// librdkafka's mock cluster, for example, delivers records of aborted transactions.
+/// Some brokers deliver records of aborted transactions, for example librdkafka's mock cluster. This test turns each abort into a commit.
 #[test]
 fn brokers_that_show_records_of_aborted_transactions_are_reported() {
     let broker = OwnBroker::start();
@@ -238,7 +240,7 @@ fn brokers_that_show_records_of_aborted_transactions_are_reported() {
     let behind = front(broker.behind(), || {
         Box::new(|mut request, ask| {
             if api(&request).0 == END_TXN {
-                // The last field is the decision to commit. From version 3 on, one byte for tagged fields follows.
+                // The last field of `EndTxn` is true for a commit. From version 3 on, one byte for tagged fields follows.
                 let at = request.len() - if api(&request).1 >= 3 { 2 } else { 1 };
                 request[at] = 1;
             }

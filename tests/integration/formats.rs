@@ -34,7 +34,7 @@ fn string(text: &str) -> Vec<u8> {
     [long(i64::try_from(text.len()).expect("short")), text.as_bytes().to_vec()].concat()
 }
 
-/// The framed value of order `o-id` in a schema version.
+/// The framed value of the order `o-ID` in a schema version.
 fn order(id: usize, cents: i64, version: usize) -> Vec<u8> {
     let name = format!("o-{id}");
     let body = match version {
@@ -50,8 +50,8 @@ fn schema(version: usize, id: usize) -> Value {
     json!({ "subject": "orders-value", "version": version + 1, "id": id, "schema": VERSIONS[version] })
 }
 
-/// Orders. Each ID occurs twice on average. `version` chooses the schema version of each order. The record key is the ID, because the
-/// oracle uses record keys.
+/// Creates orders, many of which repeat the ID of an earlier order. `version` chooses the schema version of each order. The record key is
+/// the ID, because the oracle uses record keys.
 fn orders(count: usize, mut version: impl FnMut(usize, i32) -> usize) -> Vec<TestRecord> {
     let mut random = SplitMix(7);
     let record = |number: usize| {
@@ -138,7 +138,7 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
         wait_until_read(&stream, partition, end, &mut worker);
     }
     wait_until_read(&stream, 1, waits_at, &mut worker);
-    // UNSEEN_REGISTRY_AWAY can make the outage longer. Its unit is seconds.
+    // `UNSEEN_REGISTRY_AWAY` extends the outage by a number of seconds.
     let away = std::env::var("UNSEEN_REGISTRY_AWAY").map_or(0, |seconds| seconds.parse().expect("a number of seconds"));
     let (began, away) = (std::time::Instant::now(), Duration::from_secs(away));
     wait_until("the registry was away for the configured time", LIMIT + away, || (began.elapsed() >= away).then_some(()));
@@ -168,7 +168,7 @@ fn a_waiting_partition_can_move_and_return() {
         let others: Vec<_> = settings_of.iter().map(|setting| setting.replace("instance_id=a", "instance_id=b")).collect();
         let mut other = start(&stream, "b", &settings(&others.iter().map(String::as_str).collect::<Vec<_>>()));
         other.wait_for_log("partitions assigned", LIMIT);
-        // A static member that stops keeps its partitions until its session ends.
+        // With `kafka.instance_id`, the stopped member keeps its partitions until its session ends.
         other.drain();
         wait_until("all partitions are back", LIMIT, || {
             let status: Value = serde_json::from_str(&ask(&address, "/api/v1/status").2).expect("JSON");
@@ -209,8 +209,8 @@ fn flapping_registry_makes_no_record_invalid() {
     let stream = Stream::of(broker(), "formats-flaps", orders(2_000, |_, _| 0), WINDOW);
     stream.produce(..);
     let worker = start(&stream, "a", &settings(&registry));
-    // A worker treats a schema as unknown only after the registry has reported this for ten seconds. Here, the registry fails for longer
-    // than that between two such reports. Afterward, the registry gets the schemas.
+    // A worker treats a schema as unknown only after the registry has reported it as unknown for ten seconds. Here, the registry fails for
+    // 12 s between two such reports, which must not count toward the ten seconds. Afterward, the registry gets the schema.
     let asked = || registry.requests()["GET /schemas/ids/1"].as_u64().unwrap_or_default();
     let more = |than: u64| wait_until("the registry gets another request", LIMIT, || (asked() > than).then(asked));
     more(0);
@@ -352,8 +352,8 @@ fn a_record_key_is_read_by_its_own_format() {
     assert_same(&by_partition(records, PARTITIONS), &read_committed(broker(), &stream.input, PARTITIONS));
 }
 
-/// A schema counts as unknown if the registry has denied it for ten seconds. The worker waits for these ten seconds only once per batch,
-/// even if the batch has many unknown schemas.
+/// A schema counts as unknown if the registry has reported it as unknown for ten seconds. The worker waits for these ten seconds only once
+/// per batch, even if the batch has many unknown schemas.
 #[test]
 fn records_of_many_unknown_schemas_wait_once() {
     let registry = registry();
@@ -373,7 +373,7 @@ fn records_of_many_unknown_schemas_wait_once() {
 }
 
 /// The key of one entry was changed, so this entry reads the input again, but the other entry still has all its keys. The new process does
-/// not know the schema yet and cannot tell which entry selects a record.
+/// not know the schema yet and cannot tell which entry selects a record, so the warm-up must wait for the schema.
 #[test]
 fn a_warm_up_waits_for_the_schema_that_selects_the_entry() {
     let registry = registry();

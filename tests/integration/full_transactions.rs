@@ -19,7 +19,7 @@ fn full_transaction_is_committed_before_the_interval_ends() {
     assert!(bytes > FULL && bytes < 2 * FULL, "{bytes} bytes are more than one transaction takes, and less than two");
     stream.produce(..);
     let mut worker = stream.setup.start_with("a", &["worker.commit_interval=7m", "worker.transaction_timeout=15m"]);
-    // Without the limit, nothing would be visible before the commit interval ends. The interval is longer than this wait.
+    // Without the maximum size, no record would be visible before the commit interval ends, and the interval is longer than this wait.
     let mut reader = Reader::new(&stream.broker, &stream.output, PARTITIONS);
     wait_until("a part of the records is visible", LIMIT, || {
         assert!(worker.runs(), "the worker exited before any record was visible");
@@ -28,7 +28,7 @@ fn full_transaction_is_committed_before_the_interval_ends() {
     });
     let visible: usize = reader.records.iter().flatten().map(|record| record.text().len()).sum();
     assert!(visible < bytes, "all records became visible at once");
-    // The worker may not have read all records yet, so the next worker reads the rest.
+    // The worker may not have read all records yet, so the next worker reads the remaining records.
     worker.drain();
     stream.check(stream.setup.start("a"));
 }

@@ -1,4 +1,4 @@
-//! Promise: `unseen inspect` shows a state directory and looks up a key in it while the worker runs.
+//! Promise: `unseen inspect` shows a state directory, even while its worker runs, and looks up a key in it.
 
 use crate::harness::{News, Setup, broker, topic, unseen};
 use crate::stream::Stream;

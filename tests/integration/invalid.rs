@@ -56,7 +56,7 @@ fn mixed() -> Vec<TestRecord> {
     records
 }
 
-/// The record key is unique, because the oracle uses record keys.
+/// Creates an invalid record. Its record key is unique, so that the oracle never counts it as a duplicate.
 fn bad(value: Option<&[u8]>, number: usize, partition: i32, timestamp: i64) -> TestRecord {
     let headers =
         if number.is_multiple_of(100) { Vec::new() } else { vec![("trace".to_owned(), None), ("bad".to_owned(), Some(vec![0, 255]))] };
@@ -130,7 +130,7 @@ fn invalid_record_stops_the_worker_by_default() {
         let good = Oracle::new(WINDOW, 4).expected(&before[at], PARTITIONS)[at].len();
         assert_eq!(output[at].len(), good, "not all records before the invalid record were emitted");
 
-        // A restart does not help: the worker stops at the same record.
+        // A restarted worker stops at the same record.
         let again = stream.setup.start_with("a", &[TOMBSTONES]).fails(1);
         assert!(again.contains(&format!("offset {offset}: {message}")), "{again}");
         stream.check(stream.setup.start_with("a", &[TOMBSTONES, "topics[0].on_invalid=drop"]));
@@ -143,7 +143,7 @@ fn a_record_of_a_megabyte_passes_unchanged() {
     let mut random = SplitMix(9);
     for number in [300, 301, 700] {
         let fields = records[number].text().strip_suffix('}').expect("a JSON object").to_owned() + ",\"padding\":\"";
-        // The padding does not compress, so the record has its full size on the network.
+        // The padding is random, so compression hardly shrinks the record.
         let padding: String =
             (0..1_000_000 - fields.len() - 2).map(|_| char::from(b' ' + 1 + u8::try_from(random.below(94)).expect("a letter"))).collect();
         records[number].value = Some(format!("{fields}{}\"}}", padding.replace(['"', '\\'], "-")).into_bytes());

@@ -14,7 +14,7 @@ fn a_million_records_survive_twenty_kills() {
     let mut random = SplitMix(20);
     let mut worker = stream.setup.start("a");
     for _ in 0..KILLS {
-        // Each worker must get as far as processing records, because a worker that never commits proves nothing.
+        // Each worker must restore a partition before its kill, because the kill of a worker that processes no records proves nothing.
         worker.wait_for_log("partition restored", Duration::from_secs(60));
         let life = Duration::from_millis(200 + random.next() % 1200);
         let born = Instant::now();

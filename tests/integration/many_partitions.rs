@@ -1,5 +1,4 @@
-//! Promise: a worker commits the offsets of all its partitions, even if they do not fit into one record batch of
-//! `__consumer_offsets`.
+//! Promise: a worker commits the offsets of all its partitions, even if they do not fit into one record batch of `__consumer_offsets`.
 
 use crate::harness::{
     Group, OwnBroker, PATIENCE, Setup, TestRecord, add_partitions, alter_topic, produce, read_committed, reset_offset, topic, wait_until,

@@ -83,8 +83,8 @@ fn rolling_restart_of_static_members_does_not_change_the_output() {
     third.drain();
 }
 
-/// Another consumer takes over a member's static name and stops. The member drops its records in progress, rejoins, and reads them again.
-/// After an outage, the member can get the same error if a broker mistakes it for another process.
+/// Another consumer joins with the `group.instance.id` of a member and stops. The member drops its records in progress, rejoins, and reads
+/// them again. After an outage, the member can get the same error if a broker mistakes it for another process.
 #[test]
 fn a_fenced_static_member_rejoins() {
     let stream = Stream::new(broker(), "fenced", RECORDS);
@@ -110,7 +110,7 @@ fn a_fenced_static_member_rejoins() {
     stream.check(worker);
 }
 
-/// Two running processes with the same static name fence each other until one of them stops.
+/// Two running processes with the same `kafka.instance_id` fence each other until one of them stops.
 #[test]
 fn one_of_two_processes_with_one_name_stops() {
     let stream = Stream::new(broker(), "twins", RECORDS);

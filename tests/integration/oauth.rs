@@ -1,5 +1,5 @@
-//! Promise: a worker that logs in with a bearer token renews the token in time. If it cannot renew the token, it loses no record. It never
-//! shows a token.
+//! Promise: a worker that logs in with a bearer token renews the token in time. If it cannot renew the token, it loses no record. The
+//! worker never shows a token.
 
 use crate::harness::{
     KEY_ID, Msk, OwnBroker, PATIENCE, REGION, SCOPE, SUBJECT, SecureBroker, Setup, TokenProvider, front, secure_broker, unique, wait_until,
@@ -38,7 +38,7 @@ fn stream_of(provider: &TokenProvider, hint: &str, count: usize) -> Stream {
 }
 
 fn secrets(provider: &TokenProvider) -> Vec<String> {
-    // The claims and the signature of each token.
+    // The parts of each token that are secret: its claims and its signature.
     let tokens = provider.tokens();
     let parts = tokens.iter().flat_map(|token| token.split('.').skip(1)).map(str::to_owned);
     parts.chain([provider.secret().to_owned()]).collect()

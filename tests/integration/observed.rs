@@ -62,7 +62,7 @@ pub fn metric(address: &str, name: &str) -> f64 {
     value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
 }
 
-/// Reports are published once per second.
+/// Waits until the status meets a condition, and returns the status. The worker publishes its status once per second.
 fn wait_for_status(address: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     wait_until(what, LIMIT, || Some(status(address)).filter(|status| is_so(status)))
 }
@@ -81,7 +81,7 @@ fn state_counts_and_metrics_match_the_stream() {
     for record in &mut records {
         record.headers.push(("tenant".to_owned(), Some(tenant(record.partition).into_bytes())));
     }
-    // One duplicate in ten differs from its original.
+    // One duplicate in ten has a different value than its original.
     for record in records.iter_mut().skip(usize::try_from(keys).expect("few")).step_by(10) {
         record.value = Some(b"other".to_vec());
     }
@@ -139,15 +139,17 @@ fn tenant(partition: i32) -> String {
     format!("tenant {partition}")
 }
 
-/// Each partition has the records of one tenant: `keys` distinct keys, and then all of them again. The worker counts one record in 32. It
-/// names a tenant at the 16th counted record, and the tenant's own counts start after that record.
+/// Panics unless the counts per tenant are correct. Each partition has the records of one tenant: `keys` distinct keys, and then the same
+/// keys again. The worker counts one record in 32. It names a tenant at the 16th counted record, and the tenant's own counts start after
+/// that record.
 fn are_counted_by_tenant(values: &Value, keys: u64) {
     let sampled = |offsets: std::ops::Range<u64>| {
         u64::try_from(offsets.filter(|offset| offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0).count()).expect("few")
     };
     let count = |value: &Value| (value["value"].clone(), value["records"].as_u64(), value["duplicates"].as_u64());
     let mut values: Vec<_> = values.as_array().expect("a list").iter().map(count).collect();
-    // Three partitions end with a record without a key.
+    // The count without a name: the first 16 counted records of each tenant, and the last record of three partitions (which has no tenant
+    // and no key), if the worker counted it.
     let rest = 4 * 16 + 3 * sampled(2 * keys..2 * keys + 1);
     assert_eq!(values.pop(), Some((Value::Null, Some(rest), Some(0))));
     values.sort_by_key(|(value, ..)| value.to_string());
@@ -177,7 +179,7 @@ fn is_scraped_so(address: &str, input: &str, keys: u64) {
     );
 }
 
-/// Metrics by name, with their types and labels.
+/// The type and the label names of each metric, by the name of the metric.
 pub type Metrics = BTreeMap<String, (String, BTreeSet<String>)>;
 
 pub fn exported(text: &str) -> Metrics {
@@ -193,7 +195,7 @@ pub fn exported(text: &str) -> Metrics {
     types.map(metric).collect()
 }
 
-/// The metrics below a heading of docs/reference/metrics.md.
+/// The metrics in the section of docs/reference/metrics.md with this heading.
 pub fn documented(heading: &str) -> Metrics {
     let page = include_str!("../../docs/reference/metrics.md");
     let (_, part) = page.split_once(heading).expect("a heading");
@@ -207,7 +209,7 @@ pub fn documented(heading: &str) -> Metrics {
     rows.map(metric).collect()
 }
 
-/// The filter is overfull and must not grow. Its observed rate matches an exact count.
+/// The filter is overfull and must not grow. Its observed false-positive rate must match an exact count.
 #[test]
 fn observed_rate_of_an_overfull_filter_is_correct() {
     let (input, output) = (topic(broker(), "wrong-in", 4), topic(broker(), "wrong-out", 4));
@@ -239,18 +241,18 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
     let number = |value: &Value| value.as_f64().expect("a number");
     assert!(truth > 0.02, "the filter was to be overfull, and is wrong at {truth}");
     assert!((number(&observed["low"])..=number(&observed["high"])).contains(&truth), "{truth} is not within {rates}");
-    // The exact count covers the whole time in which the filter filled up. The estimate covers only the current state of the filter, so it
-    // is higher.
+    // The exact count covers the whole time in which the filter filled up. The estimate is for the current, overfull filter, so the
+    // estimated rate is higher.
     assert!((1.0..3.5).contains(&(number(&rates["estimated"]) / truth)), "{truth} {rates}");
 
-    // This is the condition of the alert on the rate.
+    // This is the condition of the alert on the false-positive rate.
     let samples = samples(&ask(&address, "/metrics").2);
     let sample = |name: &str| samples[&format!("unseen_filter_{name}{{space=\"s\"}}")];
     assert!(
         sample("observed_fpr_ratio") > 1.5 * sample("target_fpr_ratio") && sample("observed_fpr_low_ratio") > sample("target_fpr_ratio")
     );
 
-    // The checkpoint contains the watched keys, so they are restored.
+    // The checkpoint contains the watched keys, so a restarted worker shows the same observed rate.
     let log = worker.drain();
     let line = log.lines().find(|line| line.contains("the filter is close to filter.capacity")).expect("a warning");
     assert!(logged(line, "window_capacity") == 50_000 && logged(line, "slice_capacity") >= 12_500, "{line}");

@@ -98,7 +98,8 @@ fn a_group_without_offsets_resumes_from_its_checkpoint() {
     assert!(log.contains("the group has no committed offset; resuming from the offset in the checkpoint"), "{log}");
 }
 
-/// A record from the future must not make the worker treat the log as another log. The worker would then emit keys again.
+/// A record from the future must not make the worker conclude that its checkpoint belongs to an earlier topic with the same name. The
+/// worker would then emit keys again.
 #[test]
 fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     let mut records = News { count: RECORDS, ..News::default() }.records();
@@ -123,7 +124,7 @@ fn records_from_the_future_do_not_affect_a_group_without_offsets() {
         heir.has_read_all().then_some(())
     });
     worker.drain();
-    // This test checks only that no key is missing and no key is emitted twice. Other tests cover the verdicts on such records.
+    // This test checks only that no key is missing and no key is emitted twice. Other tests cover the verdicts on records from the future.
     let output = stream.output();
     for (before, after) in before.iter().zip(&output) {
         assert_eq!(before[..], after[..before.len()], "what was there before is not any more");

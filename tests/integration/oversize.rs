@@ -18,7 +18,7 @@ struct Case {
 }
 
 impl Case {
-    /// `large` selects the numbers of large records.
+    /// Creates a case. The records whose numbers `large` selects become larger than the output accepts.
     fn new(hint: &str, mut records: Vec<TestRecord>, large: impl Fn(usize) -> bool) -> Self {
         let mut random = SplitMix(7);
         let places = (0..records.len()).filter(|&number| large(number));
@@ -35,7 +35,7 @@ impl Case {
         Self { stream, dead }
     }
 
-    /// A few thousand records. Two partitions have one large record each. Both large records are in the same transaction.
+    /// A few thousand records. Two partitions have one large record each. The two large records are in the same transaction.
     fn of_two(hint: &str) -> Self {
         let records = News { count: 4_000, ..News::default() }.records();
         let expected = Oracle::new(WINDOW, 4).expected(&records, PARTITIONS);
@@ -44,8 +44,8 @@ impl Case {
         Self::new(hint, records, |number| numbers.contains(&number))
     }
 
-    /// Panics unless the worker stopped at one of the large records. The log must have this text with the record's position, and the output
-    /// must have exactly the records before it.
+    /// Panics unless the worker stopped at one of the large records. The log must have `what` after the position of that record, and the
+    /// output of its partition must end right before it.
     fn check_stop(&self, log: &str, what: &str) {
         let named = self.dead.iter().flatten().find(|letter| {
             let offset = offset_of(&original(letter), &self.stream.records);
@@ -102,8 +102,8 @@ fn oversized_records_become_dead_letters() {
     assert!(log.contains("bytes without its headers and is larger than topic "), "the log does not explain why");
 }
 
-/// Without transactions, the worker commits the offsets of forwarded records when other records are rejected. It must not commit the offset
-/// of a record that the repartition topic itself rejects.
+/// With `at_least_once`, the worker commits the offsets of forwarded records when other records are rejected. The worker must not commit
+/// the offset of a record that the repartition topic itself rejects.
 #[test]
 fn record_too_large_for_the_repartition_topic_waits_for_a_larger_limit() {
     let [input, output] = ["forward-in", "forward-out"].map(|hint| topic_with(broker(), hint, 1, &[("max.message.bytes", "100000")]));
@@ -161,7 +161,7 @@ fn record_too_large_for_the_dead_letter_topic_stops_the_worker() {
     case.check(&topic(broker(), "oversize-both-dead", 4));
 }
 
-/// A worker looks up the limits of its outputs only at startup.
+/// A worker looks up the limits of its outputs only at startup, so it writes batches that are too large after a limit is lowered.
 #[test]
 fn lowering_the_limit_of_an_output_loses_nothing() {
     let stream = Stream::remembered(broker(), "oversize-later", 10_000);
@@ -174,7 +174,7 @@ fn lowering_the_limit_of_an_output_loses_nothing() {
     assert_eq!(logged(&log, "invalid"), 0, "a record was blamed for its batch");
 }
 
-/// Inputs can share an output. The worker looks up the limit of the output, and its batches respect that limit.
+/// Inputs can share an output. The worker looks up the size limit of the output and writes only batches within this limit.
 #[test]
 fn batches_respect_the_limit_of_a_shared_output() {
     let stream = Stream::into(
@@ -193,7 +193,8 @@ fn batches_respect_the_limit_of_a_shared_output() {
     assert!(!log.contains("a topic rejected a batch"), "{log}");
 }
 
-/// The headers that explain a duplicate can make it too large. The worker then writes the duplicate with fewer headers and does not stop.
+/// The headers that explain a duplicate can make it too large. The worker then writes the duplicate without these headers and does not
+/// stop.
 #[test]
 fn a_duplicate_too_large_with_its_headers_is_written_without_them() {
     let [input, output] = ["oversize-again-in", "oversize-again-out"].map(|hint| topic(broker(), hint, 1));

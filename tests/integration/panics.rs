@@ -6,8 +6,8 @@ use std::fs;
 
 const RECORDS: usize = 20_000;
 
-/// Makes a thread of the worker panic. Fails unless the process ends and another process takes over. If the step at a fault point cannot
-/// return an error, the fault `error` makes it panic.
+/// Makes a thread of the worker panic at a fault point whose step cannot return an error, by arming the fault `error`. Fails unless the
+/// process ends and another process takes over.
 fn panics(hint: &str, point: &str) {
     let stream = Stream::remembered(broker(), hint, RECORDS).with(short_timeouts);
     stream.begin(RECORDS / 2);

@@ -1,5 +1,5 @@
-//! Promise: a worker finds new topics that match a pattern while it runs, and deduplicates each of them exactly once. A topic that it
-//! cannot read does not stop the others.
+//! Promise: while a worker runs, it finds new topics that match a pattern, and it emits each of their keys exactly once. A topic that the
+//! worker cannot read does not keep it from reading the other topics.
 
 use crate::harness::{
     Setup, TestRecord, Worker, assert_same, broker, committed_offset, make_topic, produce, read_committed, unique, unseen, wait_until,
@@ -76,7 +76,7 @@ fn new_matching_topic_is_deduplicated_exactly_once() {
     }
     let log = worker.drain();
     assert!(log.contains("topics=3"), "{log}");
-    // The keys in the order of their first records.
+    // Topic `b` was produced in this order: keys 50 to 149, then keys from 0.
     let of_b = [records(50..150), records(0..50), records(150..300)].concat();
     for (input, expected) in [(&a, records(0..300)), (&b, of_b), (&c, records(0..400))] {
         assert_same(&[expected], &read_committed(broker(), &format!("{input}.unseen"), 1));

@@ -53,7 +53,7 @@ impl Dead {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
 
-    /// Redrives while some dead letters cannot be written. Returns the report and the errors.
+    /// Redrives when some dead letters cannot be written. Panics unless the exit code is 1. Returns the report and stderr.
     fn redrive_in_part(&self, args: &[&str]) -> (Value, String) {
         let (code, out, error) = self.redrive_with(&[args, &["--json"]].concat(), "");
         assert_eq!(code, Some(1), "{out}{error}");
@@ -81,7 +81,7 @@ fn wait_until_stopped(redrive: &Worker) {
     });
 }
 
-/// Records with an invalid value and with all kinds of record keys and headers.
+/// Records with an invalid value. Some have no record key, and the headers vary.
 fn records(count: usize) -> Vec<TestRecord> {
     let header = |value: Option<&[u8]>| ("h".to_owned(), value.map(<[u8]>::to_vec));
     let record = |number: usize| TestRecord {
@@ -166,7 +166,7 @@ fn only_selected_dead_letters_are_redriven() {
     for (reason, range) in [("malformed", 0..10), ("oversize", 10..20), ("late", 20..30)] {
         dead.bury(&records[range], reason);
     }
-    // The last of these records is not a dead letter.
+    // The third of these records is not a dead letter.
     let foreign = records[0].dead_letter("other", 0, "unseen.malformed", "why");
     let newer = records[1].dead_letter(&dead.input, 0, "unseen.newer", "why");
     produce(broker(), &dead.letters, [&foreign, &newer, &records[2]]);
@@ -188,7 +188,7 @@ fn only_selected_dead_letters_are_redriven() {
     assert_eq!(dead.input(), by_partition(records[..10].iter().cloned(), PARTITIONS));
     assert_eq!(check(&[], 0, &[], 0), unknown);
 
-    // The dead letters of a recreated dead-letter topic are new.
+    // The committed offsets of the old dead-letter topic must not hide the dead letters of a recreated one.
     delete_topic(broker(), &dead.letters);
     make_topic(broker(), &dead.letters, 4);
     dead.bury(&records[..2], "malformed");
@@ -252,7 +252,7 @@ fn rejected_dead_letter_does_not_stop_the_others() {
         assert_eq!(rejected, [11, 12], "{report}");
         assert!(error.contains(&place(11)) && error.contains(&place(12)), "{error}");
     }
-    // A redrive that does not select the rejected dead letters succeeds and reports that they wait.
+    // A redrive that does not select the rejected dead letters succeeds and reports them as left out.
     let report = dead.redrive(&["--reason", "malformed"]);
     assert_eq!(
         (&report["redriven"], &report["left_out"]),
@@ -283,7 +283,8 @@ fn a_redrive_ends_before_the_rejected_dead_letters_that_are_too_many() {
     large.enlarge(3_000, &mut random);
     let letters = [&records[..20], &vec![large; 150], &records[20..]].concat();
     dead.bury(&letters, "oversize");
-    // Some of the last ten records come after the rejected dead letters in the same partition. The redrive does not reach them.
+    // Some of the last ten records come after the rejected dead letters in the same partition. The redrive ends before it reaches these
+    // records.
     let waiting = records[20..].iter().filter(|record| record.partition == records[0].partition).count();
     for redriven in [30 - waiting, 0] {
         let (report, error) = dead.redrive_in_part(&["--reason", "oversize"]);
@@ -294,7 +295,7 @@ fn a_redrive_ends_before_the_rejected_dead_letters_that_are_too_many() {
     assert_eq!(dead.redrive(&["--reason", "oversize"])["redriven"], 150 + waiting);
 }
 
-/// While the redrive retries a rejected batch, a worker may write new dead letters.
+/// While the redrive retries a rejected batch, a worker may write new dead letters. They must wait for the next redrive.
 #[test]
 fn dead_letters_added_after_the_start_are_not_redriven() {
     let input = topic_with(broker(), "redrive-start-in", 4, &[("max.message.bytes", "2000")]);
@@ -315,7 +316,8 @@ fn dead_letters_added_after_the_start_are_not_redriven() {
     assert_eq!(dead.redrive(&[])["redriven"], 4);
 }
 
-/// The client sends a commit of offsets twice. The first copy arrives during the next transaction.
+/// The client sends a `TxnOffsetCommit` request twice, because the connection breaks. The first copy reaches the broker during the next
+/// transaction.
 #[test]
 fn a_delayed_commit_of_offsets_does_not_replace_later_offsets() {
     let own = OwnBroker::start();
@@ -361,7 +363,7 @@ fn a_delayed_commit_of_offsets_does_not_replace_later_offsets() {
     assert_eq!(read_committed(own.address(), &input, 1), [records]);
 }
 
-/// One of the matching topics has no dead-letter topic.
+/// The dead-letter topic of one matching topic does not exist.
 #[test]
 fn an_unusable_matching_topic_does_not_stop_the_others() {
     let base = unique("redrive-pattern");

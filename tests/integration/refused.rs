@@ -12,9 +12,9 @@ const HOUR: i64 = 3_600_000;
 enum Refusal {
     /// A record without a key, in a compacted topic.
     NoKey,
-    /// A record that is older than the topic's `message.timestamp.before.max.ms`.
+    /// A record that is older than the topic's `message.timestamp.before.max.ms` allows.
     Old,
-    /// A record that is further ahead than the topic's `message.timestamp.after.max.ms`.
+    /// A record that is further in the future than the topic's `message.timestamp.after.max.ms` allows.
     Ahead,
 }
 
@@ -36,7 +36,7 @@ struct Case {
     input: String,
     output: String,
     now: i64,
-    /// The ids of the accepted and of the rejected records, by partition and in order.
+    /// The IDs of the accepted records, by partition and in order. The field `bad` has the IDs of the rejected records.
     good: BTreeMap<i32, Vec<String>>,
     bad: BTreeMap<i32, Vec<String>>,
     next: usize,
@@ -140,7 +140,7 @@ fn rejected_records_become_dead_letters() {
     for (refusal, delivery) in Refusal::ALL.map(|refusal| (refusal, "exactly_once")).into_iter().chain([(Refusal::NoKey, "at_least_once")])
     {
         let mut case = Case::new(refusal, delivery, "");
-        // The dead-letter topic does not accept the time, either.
+        // If the output rejects the time of a record, the dead-letter topic rejects this time, too.
         let properties = if refusal == Refusal::NoKey { vec![] } else { vec![refusal.property()] };
         let dead_letters = topic_with(broker(), "refused-dead", 2, &properties);
         case.send(400, mixed);
@@ -176,7 +176,7 @@ fn batch_of_rejected_records_loses_nothing() {
     }
 }
 
-/// Without transactions, an abort does not remove forwarded records from the repartition topic. If the worker forwarded them again, the
+/// With `at_least_once`, an abort does not remove forwarded records from the repartition topic. If the worker forwarded them again, the
 /// output would reject the copies, too.
 #[test]
 fn records_are_forwarded_once_while_others_are_rejected() {
@@ -293,7 +293,7 @@ fn dead_letter_with_a_rejected_time_is_written_without_it() {
     assert_eq!(letters.iter().map(|letter| (letter.value.clone(), letter.timestamp)).collect::<Vec<_>>(), [(broken.value, -1)]);
 }
 
-/// The changelog already exists, with a setting that would make it reject records.
+/// The changelog already exists and is compacted, so brokers would reject its records, which have no key.
 #[test]
 fn a_compacted_changelog_stops_the_worker() {
     let mut case = Case::new(Refusal::NoKey, "exactly_once", "");

@@ -81,7 +81,7 @@ fn keys_in_two_partitions_are_reported() {
     wait_until_read(&setup, &input, &mut worker);
     let log = worker.drain();
     assert_eq!(log.matches("the same key arrived in two partitions").count(), 1, "the warning is logged once");
-    // The worker samples one key in 1,024. Each sampled key has two duplicates in other partitions. Both count.
+    // The worker samples one key in 1,024. Each sampled key has two duplicates in other partitions, and both duplicates count.
     let cross_partition_keys = logged(&log, "cross_partition_keys");
     assert!(
         (u64::from(KEYS) / 1024..=u64::from(KEYS) / 256).contains(&cross_partition_keys),
@@ -124,7 +124,7 @@ fn adding_partitions_to_the_input_moves_no_key() {
             assert!(worker.runs(), "the worker has ended");
             let read = committed_offset(broker(), setup.group(), &between, partition)?;
             let records = read_committed(broker(), &between, 2)[usize::try_from(partition).expect("a partition")].len();
-            // Transaction markers have offsets, too.
+            // Transaction markers have offsets, too, so the committed offset can exceed the number of records.
             (read >= i64::try_from(records).expect("few enough")).then_some(())
         });
     }

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const RECORDS: usize = 200_000;
 
-/// This filter is far too small. It drops thousands of unseen records, and a replay must drop the same ones.
+/// This filter is far too small. It drops more than a thousand unseen records, and a replay must drop the same records.
 const SMALL: &str = "space = \"news\"\nkey = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nwindow = \"20m\"\n\
     filter = { kind = \"aging\", capacity = \"4k\", false_positive_rate = 0.05, slices = 4 }";
 

@@ -1,4 +1,4 @@
-//! Promise: the settings of a topic determine the route of each record, and the window is respected.
+//! Promise: the settings of a topic determine the route of each record, and keys stay seen for exactly the window.
 
 use crate::harness::{News, Setup, TestRecord, Worker, assert_same, broker, by_partition, produce, read_committed, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const RECORDS: usize = 40_000;
 
-/// Some records have headers like the worker's own, as if another worker had written them.
+/// A stream in which some records have headers like the worker's own, as if another worker had written these records.
 fn with_headers_of_another(hint: &str) -> Stream {
     let mut records = News { count: RECORDS, ..News::default() }.records();
     for record in records.iter_mut().step_by(7) {
@@ -115,7 +115,8 @@ fn count_window_remembers_the_configured_number_of_keys() {
     let unseen = stream.records.iter().filter(|record| {
         let (emitted, count) = &mut states[usize::try_from(record.partition).expect("a partition")];
         let slice = |number: usize| number / (KEYS / 4);
-        // A full slice stays open until the next key is inserted, so a lookup just before that still finds the old slices.
+        // A full slice stays open until the next key is inserted, so a lookup before this insertion still finds the keys of the oldest
+        // slice.
         let open = slice(count.saturating_sub(1));
         if emitted.get(&record.key).is_some_and(|&number| open - slice(number) <= 4) {
             return false;

@@ -1,5 +1,5 @@
-//! Promise: the first entry that selects a record deduplicates it. Each entry has its own keys and window, through kills and lost disks,
-//! and the output keeps the order of the input.
+//! Promise: the first entry that selects a record deduplicates it. Each entry has its own keys and window, through kills and lost disks.
+//! Without `repartition`, the output keeps the order of the input.
 
 use crate::harness::{Setup, TestRecord, assert_same, broker, committed_offset, produce, read_committed, topic, unseen, wait_until};
 use crate::stream::LIMIT;
@@ -7,7 +7,7 @@ use std::fs;
 
 const KEYS: i64 = 500;
 
-/// Records of two entries, and records that no entry selects. Each entry gets every key twice.
+/// Records for two entries, and records that no entry selects. Each entry gets every key twice.
 fn records() -> Vec<TestRecord> {
     let record = |number: i64| TestRecord {
         key: Some((number / 6).to_string().into_bytes()),
@@ -76,7 +76,7 @@ fn entries_keep_their_keys_through_kills_and_a_lost_disk() {
             assert_eq!(code, Some(0), "{error}");
             assert!(said.contains("duplicate"), "{said}");
         } else {
-            // Records that pass through overtake the others, so the order is compared only within each type.
+            // With `repartition`, records that pass through overtake the others, so the order is compared only within each type.
             for kind in [b"a", b"b", b"c"] {
                 assert_same(&[of_type(kind, &all)], &[of_type(kind, emitted)]);
             }

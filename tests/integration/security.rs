@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The address of a listener and the basic properties of its clients.
+/// The address of a listener, and the properties that clients need, except for their SASL mechanism and password.
 pub fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<String, String>) {
     let text = broker.read(&format!("{protocol}.properties"));
     let pairs = text.lines().map(|line| line.split_once('=').expect("name=value"));
@@ -143,7 +143,7 @@ fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not report {sentence:?} alone:\n{stderr}");
 }
 
-/// The same as [`refused`]. Also panics unless `unseen run` ends with the same error after its timeout.
+/// The same as [`refused`]. Also panics unless `unseen run` waits for `kafka.connect_timeout` and then ends with the same error.
 fn kept_out(stream: &Stream, overrides: &[&str], sentence: &str) {
     refused(stream, overrides, sentence);
     let log = stream.setup.start_with("a", &[overrides, &["kafka.connect_timeout=3s"]].concat()).fails(1);
@@ -232,7 +232,7 @@ fn missing_permission_is_reported() {
         assert!(log.contains(sentence), "`run` does not report {sentence:?}:\n{log}");
     }
 
-    // Disables the changelog, because this user cannot create the topic of the changelog.
+    // This user cannot create the changelog, so the test disables it.
     let stream = SCRAM.stream("topics", 1_000);
     allow(&stream, SCRAM.user(), Some(Need::Topics));
     let (code, _, stderr) = stream.setup.check_with("a", &["state.changelog=false"]);
@@ -358,7 +358,7 @@ fn holds_nothing(what: &str, bytes: &[u8], secrets: &[String]) {
     }
 }
 
-/// The password comes from a variable instead of a file.
+/// A password from an environment variable instead of a file.
 const FROM_VARIABLE: [(&str, &str); 1] = [("sasl.password", "${KAFKA_PASSWORD}")];
 
 /// A password that an environment variable overrides.

@@ -93,7 +93,8 @@ fn refused(answer: (Option<i32>, String, String), why: &str) {
     assert!(code == Some(1) && error.contains(why), "{code:?}: {error}");
 }
 
-/// The group is seeded, started, killed, loses its disk, and is started again.
+/// The group is seeded and started, and its worker is killed. Except with the cuckoo filter, the worker also loses its disk before it
+/// starts again.
 #[test]
 fn seeded_keys_are_not_emitted() {
     for (hint, filter) in [("seed-aging", AGING), ("seed-cuckoo", CUCKOO), ("seed-confirmed", CONFIRMED), ("seed-exact", EXACT)] {
@@ -227,7 +228,7 @@ fn table(ids: impl Iterator<Item = i64>) -> String {
     ids.fold("id,time\n".to_owned(), |text, id| format!("{text}{id},{}\n", START - 1_000 + id))
 }
 
-/// With `repartition`, seeds go to the partitions of their keys, too. The group starts at another group's offsets.
+/// With `repartition`, seeded keys go to the same partitions as records with these keys. The group starts at another group's offsets.
 #[test]
 fn a_table_seeds_partitions_by_key() {
     let lines = "space = \"ids\"\nkey = { field = \"/id\" }\nwindow = \"1h\"\nrepartition = true\n".to_owned() + AGING;

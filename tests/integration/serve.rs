@@ -1,4 +1,5 @@
-//! Promise: a server's answers match the committed stream. It reports a key as unseen only if it is certain.
+//! Promise: a server's answers match the committed stream. A server does not answer before it has read the changelogs, during a warm-up, or
+//! if its configuration differs from the worker's.
 
 use crate::harness::{Asker, OwnBroker, Reply, Worker, broker, http, reset_offset, wait_until, wait_until_fresh};
 use crate::observed::{documented, exported};
@@ -39,7 +40,7 @@ fn is_loading(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with("LOADING"))
 }
 
-/// One server has the worker's kind of filter, and another one a different kind. A server and a worker are killed and replaced.
+/// One server has the worker's kind of filter, and another server has a different kind. A server and a worker are killed and replaced.
 #[test]
 fn answers_match_the_committed_stream() {
     let stream = Stream::new(broker(), "serve", RECORDS).with(short_timeouts);
@@ -63,7 +64,7 @@ fn answers_match_the_committed_stream() {
     for (_, address, status) in &servers {
         check(&stream, RECORDS / 2, address, status, "a half, from the changelog alone");
     }
-    // A killed worker leaves a transaction open.
+    // The killed worker usually leaves an open transaction in the changelog.
     stream.produce(RECORDS / 2..);
     worker.kill9();
     let mut worker = stream.setup.start("b");
@@ -109,7 +110,7 @@ fn server_reports_unavailable_brokers_and_resumes() {
     worker.drain();
 }
 
-/// The group reads part of its input again and emits it again, so the server starts over.
+/// The group reads its input from the start again and emits the records again, so the server must rebuild its state.
 #[test]
 fn server_follows_a_reset_group() {
     let stream = Stream::remembered(broker(), "set-back", RECORDS / 10);
@@ -232,7 +233,7 @@ fn wait_until_fresh_with(address: &str) {
     });
 }
 
-/// A server that extracts keys differently than the worker reports the difference and does not answer "unseen".
+/// A server whose window or hash differs from the worker's reports the difference and does not answer queries.
 #[test]
 fn a_server_with_another_configuration_does_not_answer() {
     let stream = Stream::new(broker(), "other", 1000);
@@ -259,7 +260,7 @@ fn a_server_does_not_answer_before_a_warm_up_is_complete() {
     let count = stream.records.len();
     stream.begin(count);
     let hash = "topics.0.hash={ siphash = \"00112233445566778899aabbccddeeff\" }";
-    // At this point, every partition has logged some parts, and one partition has not logged all parts.
+    // At the fault point, every partition has logged some parts, and one partition has not logged all of its parts.
     let mut worker = stream.setup.start_armed("a", &[hash], &format!("warm_up.record:{}:hang", count - 100));
     worker.wait_for_log("fault point reached", LIMIT);
     let (server, address, status) = stream.setup.serve("s", &[hash]);
@@ -274,7 +275,8 @@ fn a_server_does_not_answer_before_a_warm_up_is_complete() {
     worker.drain();
 }
 
-/// Without new records, the worker still logs its configuration, even if it takes a partition back and has nothing to restore.
+/// Without new records, a worker still logs its configuration when it gets its partitions back, even if its checkpoint is current and it
+/// has nothing to restore.
 #[test]
 fn server_follows_a_changed_window_in_idle_partitions() {
     let stream = Stream::remembered(broker(), "idle", RECORDS / 10);

@@ -18,7 +18,7 @@ const SESSIONS: &str = "space = \"sessions\"\nkey = [{ header = \"user\" }, { re
 const FIELDS: &str = "space = \"fields\"\nkey = { field = \"/id\" }\nwindow = \"1h\"\n\
                       filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }";
 
-/// Producers of this topic frame their keys. By default, a worker stops at a record without the frame.
+/// Producers of this topic frame their record keys as a schema registry requires. By default, a worker stops at a record without the frame.
 const FRAMED: &str = "space = \"framed\"\nkey = { record = \"key\" }\nkey_format = \"json_schema\"\nwindow = \"1h\"\n\
                       filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }";
 
@@ -67,7 +67,7 @@ fn keys_written_by_clients_are_emitted_once() {
     }
 
     let items: Vec<_> = (0..ITEMS).map(|number| format!("o-{number}")).collect();
-    // For each server: how many times the server confirmed a client as the first writer of an item.
+    // How many times each server confirmed a client as the first writer of an item, by server and item.
     let firsts = Mutex::new([HashMap::<&str, usize>::new(), HashMap::new()]);
     std::thread::scope(|scope| {
         for client in 0..6 {
@@ -156,7 +156,8 @@ fn keys_written_by_clients_are_emitted_once() {
     }
 }
 
-/// The topic has the default of `on_invalid`, which stops the worker at a record without a key.
+/// The topic has the default value of `on_invalid`, which stops the worker at a record without a readable key. The server must therefore
+/// reject such records.
 #[test]
 fn a_client_cannot_write_a_record_that_stops_the_worker() {
     let (setup, outputs) = setup(broker(), &[("framed", FRAMED), ("orders", ORDERS)]);
@@ -188,7 +189,7 @@ fn a_write_without_brokers_is_an_error() {
     let text = error(&mut asker, &["BF.ADD", "orders", "o-1"]);
     assert!(text.ends_with("the record may be in the topic anyway"), "{text}");
     own.resume();
-    // The broker may have received the first write despite the error. In both cases, the key is emitted once.
+    // The broker may have received the failed write despite the error. Whether it has or not, the key is emitted once.
     number(&mut asker, &["BF.ADD", "orders", "o-1"]);
     wait_for_output(own.address(), &outputs[0], 2, PARTITIONS, LIMIT, &mut worker);
     worker.drain();
@@ -239,8 +240,8 @@ fn a_stopped_server_finishes_its_writes() {
     assert!(status.success() && log.contains("did not acknowledge all writes of clients in time"), "{status}: {log}");
 }
 
-/// The partition of a key depends on the partition count. Keys from before the change stay in their old partition, and later keys are in
-/// their new one.
+/// The partition of a key depends on the partition count. Keys that were written before the change stay in their old partitions, and keys
+/// that are written after it go to their new partitions. Servers must find both kinds of keys.
 #[test]
 fn keys_are_found_after_partitions_are_added() {
     let [input, output] = ["grow-in", "grow-out"].map(|hint| topic(broker(), hint, 2));
@@ -269,7 +270,8 @@ fn keys_are_found_after_partitions_are_added() {
         let items = items(&format!("after-{}", written.len()));
         let replies = asker.ask_all(&[command("BF.MADD", &items)]);
         if matches!(&replies[..], [Reply::Error(why)] if why.starts_with("LOADING")) {
-            // The owner of the new partitions has not written to their changelog yet. Nothing was written to the input.
+            // The owner of the new partitions has not written to their changelog partitions yet, so the server has rejected the command and
+            // has written nothing to the input.
             return None;
         }
         assert_eq!(replies, [all(1)]);

@@ -36,7 +36,7 @@ fn shadow_writes_nothing_and_its_keys_stay_seen() {
         assert_same(&vec![Vec::new(); PARTITIONS], &read_committed(broker(), name, PARTITIONS));
     }
 
-    // Uses another state directory, to get the seen keys from the changelog.
+    // The next worker has another state directory, so it gets the seen keys from the changelog.
     let output = format!("topics[0].output={}", stream.output);
     let of_shadow = stream.oracle.expected(&stream.records[..HALF], PARTITIONS);
     for (expected, of_shadow) in stream.expected.iter_mut().zip(of_shadow) {

@@ -74,7 +74,8 @@ fn topic_waits_for_the_warm_up_of_another_topic() {
     assert_eq!(total, KEYS + 20, "keys that one topic had emitted were emitted again by the other");
 }
 
-/// A warm-up can end with transaction markers and aborted records. No record then shows that the warm-up is complete.
+/// A warm-up can end with transaction markers and aborted records. No record then shows that the warm-up is complete, so the worker must
+/// not wait for one.
 #[test]
 fn a_warm_up_can_end_without_a_record() {
     let two = Two::new("shared-gap");
@@ -103,13 +104,13 @@ fn a_warm_up_can_end_without_a_record() {
     assert_eq!(total, KEYS);
 }
 
-/// The worker logs commits in the order of their verdicts. The logged stream time covers only committed records. The restored state
-/// therefore equals the lost state, even if one topic retracts keys of the other and commits fail.
+/// The worker logs commits in the order of the verdicts on their records. The logged stream time covers only committed records. The
+/// restored state therefore equals the lost state, even if one topic retracts keys of the other and commits fail.
 #[test]
 fn aborted_transactions_keep_the_order_of_both_topics() {
     let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\nmax_transaction_records = 500");
     let two = Two::with("shared-order", "retract = { header = \"retract\" }", keeps_order);
-    // The records span more than two windows, with few keys.
+    // The records span more than two windows and have few different keys.
     let record = |number: i64| TestRecord {
         key: Some((number % 97).to_string().into_bytes()),
         timestamp: 1_700_000_000_000 + number * 10_000,

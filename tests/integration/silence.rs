@@ -42,7 +42,7 @@ fn an_unresponsive_broker_is_reported() {
     assert!(lost["reason"].as_str().is_some_and(|reason| reason.starts_with("0 of 1 workers have joined the group")), "{lost}");
     wait_until_not_ready(&address, "no broker has answered for ");
     assert_eq!(metric(&address, "unseen_state{state=\"disconnected\"}").to_bits(), 1.0_f64.to_bits());
-    // The worker counts as live, because a restart would not help.
+    // The liveness probe succeeds, because a restart would not help.
     assert_eq!(ask(&address, "/livez").0, 200);
     broker.resume();
     wait_until("the worker is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));

@@ -70,7 +70,7 @@ fn spans_reach_a_collector() {
     }
 }
 
-/// A listener that no longer accepts connections. Connecting to it hangs.
+/// A listener that accepts no further connections, and the connections that fill its backlog. Connecting to the listener hangs.
 fn unreachable() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");

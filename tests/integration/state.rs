@@ -19,7 +19,7 @@ fn half_read(hint: &str) -> Stream {
 }
 
 fn half_read_of(stream: Stream) -> Stream {
-    // There is no changelog, because it would repair everything (see `changelog`).
+    // There is no changelog, because a worker would rebuild any lost state from it (see `changelog`).
     let stream = stream.with(|setup| setup.state("changelog = false"));
     stream.begin(BEFORE);
     stream.produce(BEFORE..);
@@ -91,7 +91,7 @@ fn flipped_bits_are_quarantined() {
     );
 }
 
-/// Fingerprints are not loaded with a checkpoint, but read one by one when records need them.
+/// The fingerprints of an exact filter are not loaded with a checkpoint, but read one by one when records need them.
 #[test]
 fn flipped_bits_among_fingerprints_are_quarantined() {
     let (records, day) = (News { count: RECORDS, ..News::default() }.records(), Duration::from_secs(24 * 3600));
@@ -150,7 +150,7 @@ fn an_unusable_directory_is_reported() {
     let stream = Stream::remembered(broker(), "state-file", 1_000);
     let file = stream.setup.dir().join("file");
     fs::write(&file, "not a directory").expect("a file");
-    // Root can write anywhere, but not below a file.
+    // Even root cannot create a directory inside a regular file.
     let state = file.join("state");
     let log = stream.setup.start_with("a", &[&format!("state.dir={}", state.display())]).fails(1);
     let sentence = format!(

@@ -1,4 +1,4 @@
-//! Records and their exact output, which are the basis of most tests. Half of the records are duplicates.
+//! A stream of records and its exact expected output, which are the basis of most tests.
 
 use crate::harness::{
     Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, committed_offset, produce, read_committed, topic, wait_for_output,
@@ -8,7 +8,7 @@ use std::slice::SliceIndex;
 use std::time::Duration;
 
 pub const PARTITIONS: usize = 4;
-/// The timeout of all waits. It is long enough for any fault on a slow machine.
+/// The timeout of most waits. It is long enough for any fault on a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
 /// With these properties, a group notices a killed member after three seconds.
@@ -44,7 +44,8 @@ impl Stream {
         Self::of(broker, hint, News { count, ..News::default() }.records(), Duration::from_secs(24 * 3600))
     }
 
-    /// A stream of these records. The record key of each record must be the worker's deduplication key.
+    /// A stream of these records. The oracle uses record keys, so two records must have the same record key exactly if the worker extracts
+    /// the same key from them.
     pub fn of(broker: &str, hint: &str, records: Vec<TestRecord>, window: Duration) -> Self {
         let output = topic(broker, &format!("{hint}-out"), 4);
         Self::into(broker, hint, output, records, window)
@@ -79,7 +80,7 @@ impl Stream {
         self
     }
 
-    /// Produces the records within `seconds` in the background.
+    /// Produces the records in the background, at a constant rate, within about `seconds`.
     pub fn feed(&self, seconds: u32) -> Feed {
         let count = u32::try_from(self.records.len()).expect("a count of records");
         Feed::start(&self.broker, &self.input, self.records.clone(), count / seconds)

@@ -128,7 +128,8 @@ fn records_at_the_epoch_are_emitted_with_a_time_of_one_millisecond() {
     }
 }
 
-/// Most records are beyond `max_future`, so the window does not move. The worker then drops IDs that it should emit again.
+/// The times are further in the future than `max_future` allows, so the window does not move, and the worker drops records whose keys
+/// should have left the window.
 #[test]
 fn times_in_microseconds_are_reported_until_they_stop() {
     let any_time = [("message.timestamp.after.max.ms", "9223372036854775807")];
@@ -136,7 +137,7 @@ fn times_in_microseconds_are_reported_until_they_stop() {
     let lines = "key = { record = \"key\" }\nwindow = \"10m\"\nfilter = { kind = \"exact\" }";
     let setup = Setup::new(broker(), "micros").worker("commit_interval = \"50ms\"").topic(&input, &output, lines);
     let record = |number: u8, timestamp| TestRecord { key: Some(vec![number]), timestamp, ..TestRecord::default() };
-    // Produces one record per minute. Each id returns after an hour.
+    // The record times are one minute apart, in microseconds. Each key is repeated after an hour.
     produce(broker(), &input, (0..180).map(|minute| record(minute % 60, (1_767_268_800_000 + i64::from(minute) * 60_000) * 1000)));
     let (code, _, warnings) = setup.check_with("a", &[]);
     let sentence =

@@ -1,4 +1,4 @@
-//! Promise: transactions of an input's producers do not leave a lag. The worker reports an open transaction.
+//! Promise: transaction markers and aborted records in an input leave no consumer lag. The worker reports an open transaction.
 
 use crate::harness::{
     Group, Setup, TestRecord, Worker, broker, client, committed_offset, delete_records_before, produce, topic, wait_until,
@@ -34,7 +34,7 @@ fn wait_until_nothing_lags(group: &Group, worker: &mut Worker) {
 
 #[test]
 fn markers_and_aborted_records_leave_no_lag() {
-    // Covers a shared space (whose consumers report the ends of partitions), a changelog, and both kinds of offset commits.
+    // The cases cover a shared space (whose consumers report the ends of partitions), a changelog, and both values of `delivery`.
     for (shares_space, changelog, delivery) in
         [(false, false, "exactly_once"), (true, true, "exactly_once"), (false, true, "at_least_once")]
     {
@@ -57,7 +57,7 @@ fn markers_and_aborted_records_leave_no_lag() {
         begin(&producer, &input, 0, 10..13);
         producer.abort_transaction(LIMIT).expect("it is aborted");
         wait_until_nothing_lags(&group, &mut worker);
-        // A duplicate, and a key that only an aborted record had.
+        // Key 9 is a duplicate. Only an aborted record has had key 10, so key 10 is unseen.
         begin(&producer, &input, 0, 9..11);
         producer.commit_transaction(LIMIT).expect("it is committed");
         wait_until_nothing_lags(&group, &mut worker);
@@ -66,7 +66,7 @@ fn markers_and_aborted_records_leave_no_lag() {
             let end = committed_offset(broker(), setup.group(), &input, partition).expect("an offset");
             delete_records_before(broker(), &input, partition, end);
         }
-        // The second worker has no checkpoint.
+        // Worker `b` has no checkpoint.
         for name in ["a", "b"] {
             let mut worker = setup.start(name);
             let key = if name == "a" { 11 } else { 12 };
@@ -80,7 +80,7 @@ fn markers_and_aborted_records_leave_no_lag() {
             let records = crate::harness::read_committed(broker(), &output, 2).swap_remove(partition);
             records.into_iter().map(|record| String::from_utf8(record.key.expect("a key")).expect("text")).collect::<Vec<_>>()
         };
-        // Without a changelog, the second process warms up from the records that are left in the input.
+        // Without a changelog, worker `b` warms up from the records that are left in the input.
         let expected: Vec<_> = (0..13).map(|key| key.to_string()).collect();
         assert_eq!(keys(0), expected, "shares a space: {shares_space}, changelog: {changelog}, {delivery}");
         assert!(keys(1).is_empty());
@@ -103,7 +103,7 @@ fn an_open_transaction_is_reported() {
     let log = worker.log();
     let line = log.lines().find(|line| line.contains("an open transaction of a producer blocks this partition")).expect("a line");
     assert!(line.contains(&named) && !line.contains(&format!("{input}[0]")), "{line}");
-    // Reports are published once per second.
+    // The worker publishes its status once per second, so the probe can lag behind the log.
     let body = wait_until("the probe reports the open transaction", LIMIT, || {
         let (code, _, body) = ask(&address, "/readyz");
         assert!(code == 200, "{body}");

@@ -9,7 +9,8 @@ use std::time::Duration;
 const RECORDS: usize = 30_000;
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// A stream whose input has replicas only on the first two brokers, so one of them can lose records.
+/// A stream whose input has replicas only on the first two brokers and allows unclean leader elections. If the second broker is elected
+/// after an outage of its own, records are lost.
 fn stream(address: &str, hint: &str) -> Stream {
     let input = topic_on(address, hint, &[1, 2], &[("min.insync.replicas", "1"), ("unclean.leader.election.enable", "true")]);
     let output = topic(address, &format!("{hint}-out"), 4);
@@ -45,7 +46,7 @@ fn unclean_election_stops_the_worker_or_continues_at_the_end_of_the_log() {
         committed(1).expect("the brokers answer")
     };
     let kept = read(0..RECORDS / 3);
-    // Only the first broker has the next records.
+    // The second broker is down, so only the first broker gets the next records.
     cluster.take_down(1);
     wait_until("the second replica is out of sync", LIMIT, || {
         streams.iter().all(|stream| is_led_by(&address, &stream.input, 1, &[1])).then_some(())
@@ -67,7 +68,7 @@ fn unclean_election_stops_the_worker_or_continues_at_the_end_of_the_log() {
     });
     cluster.wait_until_whole();
     assert_same(&ending.oracle.expected(&ending.records[..2 * RECORDS / 3], PARTITIONS), &ending.output());
-    // The lost records count as seen, and later records are emitted as usual.
+    // The keys of the lost records count as seen, and later records are emitted as usual.
     produce(&address, &continuing.input, &continuing.records[2 * RECORDS / 3..]);
     continuing.check(worker);
 }

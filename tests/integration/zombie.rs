@@ -6,7 +6,8 @@ use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
 const RECORDS: usize = 100_000;
 
 /// The process is stopped for longer than its transaction timeout, but not for longer than its session timeout. It keeps its partitions,
-/// and the broker aborts its transaction. Even if this happens repeatedly, the worker must not conclude that another process has its name.
+/// and the broker aborts its transaction. Even if this happens repeatedly, the worker must not conclude that another process uses its
+/// transactional ID.
 #[test]
 fn worker_frozen_past_its_transaction_timeout_does_not_change_the_output() {
     let stream = Stream::new(broker(), "stopped", RECORDS)
@@ -51,7 +52,7 @@ fn a_worker_frozen_past_its_session_cannot_write() {
     stream.check(heir);
 }
 
-/// Two processes with the same transactional ID fence each other. One exits with an error message, and the other continues.
+/// Two processes with the same transactional ID fence each other. One of the two exits with an error message, and the other one continues.
 #[test]
 fn one_of_two_processes_with_a_copied_state_directory_stops() {
     let stream = Stream::remembered(broker(), "copied", RECORDS);
@@ -111,7 +112,7 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
 }
 
 /// A network can deliver a request long after its client has closed the connection and repeated the request. When the request arrives, the
-/// same producer may have started its next transaction.
+/// same producer may have started its next transaction, which the request must not end.
 #[test]
 fn delayed_end_of_a_transaction_does_not_end_the_next_one() {
     let own = OwnBroker::start();
@@ -126,7 +127,7 @@ fn delayed_end_of_a_transaction_does_not_end_the_next_one() {
         ..TestRecord::default()
     };
     let servers = format!("kafka.bootstrap_servers={}", own.way().address());
-    // The first commit is the commit of the start position. The third commit never ends.
+    // The first commit is the commit of the start position. The third commit hangs.
     let mut worker = setup.start_armed("a", &[&servers], "commit.begin:3:hang");
     let wait_until_read = |end| {
         wait_until("all records are read", LIMIT, || (committed_offset(broker, setup.group(), &input, 0) == Some(end)).then_some(()));

@@ -8,26 +8,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The maximum wait for a worker to pass an armed fault point. The point stays armed after this time.
+/// The maximum wait for a worker to reach an armed fault point, which stays armed after this time, and for commits while the disk is full.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// The maximum time that two processes with the same name compete.
+/// The maximum time for which two processes with the same name run.
 const FIGHT: Duration = Duration::from_secs(8);
-/// The final number of partitions of an input.
+/// The number of partitions of each input after [`Fault::AddPartitions`].
 const MORE_PARTITIONS: u32 = 6;
-/// The distance between the end of a truncated log and the group's offset.
+/// The distance from the end of the log to the offset that [`Fault::ShortLog`] commits.
 const GONE: i64 = 1_000;
-/// The number of records that a worker should commit during a fault.
+/// The number of records that the group commits during a fault before the fault ends early.
 const SOME: usize = 1_000;
 
 impl Stage<'_> {
-    /// At least one member runs when the function returns.
+    /// Injects the fault of a step. At least one member runs when the function returns.
     pub fn act(&mut self, step: &Step) {
         let running = self.running();
         let at = running[step.who % running.len()];
         let name = self.members[at].name;
         self.story.tell(format_args!("{:?} of {name}", step.fault));
         match &step.fault {
-            // These faults are counted when they happen, because the worker may have exited already or may never pass the armed point.
+            // These faults are counted when they happen, because the worker may have exited already or may never reach the armed point.
             Fault::Kill | Fault::KillAt(_) | Fault::StopAt { .. } => {}
             fault => self.story.count(fault.name()),
         }
@@ -97,7 +97,7 @@ impl Stage<'_> {
         self.has_more_partitions = true;
         let topics: Vec<_> = std::iter::once(self.stream.input.clone()).chain(self.other.clone()).collect();
         let add = |stage: &mut Self| topics.iter().for_each(|topic| add_partitions(&stage.stream.broker, topic, MORE_PARTITIONS));
-        // Topics that share a space must always have the same number of partitions.
+        // Topics that share a space must have the same number of partitions, so no worker may run between the two changes.
         if topics.len() > 1 { self.while_all_are_down(add) } else { add(self) }
     }
 
@@ -120,8 +120,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Kills a member and restarts it with armed fault points. Then causes the event that the points are in: a shutdown, a lost session, or
-    /// a revocation.
+    /// Kills a member and restarts it with armed fault points. Some points are only reached after an event, which this function causes:
+    /// damaged state before the restart, or a shutdown, an expired session, or a revocation after it.
     fn arm(&mut self, at: usize, points: &str, standstill: Duration) {
         self.kill(at);
         let state = self.stream.setup.state_dir(self.members[at].name);
@@ -166,7 +166,7 @@ impl Stage<'_> {
             return;
         }
         worker.sigstop();
-        // An abort is not visible from outside, so the plan determines how long to wait for it.
+        // The test cannot see when the brokers abort the worker's transaction, so the plan sets the duration of the stop.
         self.wait_for(time, |_| false);
         worker.sigcont();
         self.members[at].worker = Some(worker);
@@ -178,7 +178,7 @@ impl Stage<'_> {
         });
     }
 
-    /// Runs two processes with the same name. Both start with the same state.
+    /// Runs two processes with the same name. The second process starts with a copy of the state of the first.
     fn twin(&mut self, at: usize, killed: bool) {
         self.kill(at);
         let name = self.members[at].name;
@@ -211,8 +211,8 @@ impl Stage<'_> {
         self.story.tell("the broker is back");
     }
 
-    /// Sets the group's offset past the end of the log. First waits until the group has committed all allowed records, so that the log does
-    /// not grow.
+    /// Sets the group's offset past the end of a partition's log and checks that a worker then does what `on_truncation` sets. Before that,
+    /// waits until the feed has sent all records that it may send, so that the log does not grow past the offset.
     fn shorten(&mut self, at: usize, partition: i32) {
         self.rest();
         let (broker, group) = (self.stream.broker.clone(), self.stream.setup.group().to_owned());
@@ -228,7 +228,8 @@ impl Stage<'_> {
             assert!(log.contains("the log was truncated"), "{name} did not log that the log was truncated");
             move_offset(&broker, &group, &self.stream.input, partition, offset);
         }
-        // This member runs alone until it has committed the end of the log, where it continues. As the only member, it owns the partition.
+        // One member runs alone, so it owns the partition. With `on_truncation = "continue"`, it continues at the end of the log. The other
+        // members start when the end of the log is the committed offset.
         running.retain(|&other| other != at);
         self.start(at, "");
         self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));
@@ -238,7 +239,7 @@ impl Stage<'_> {
     }
 
     fn fill_disk(&mut self, at: usize, kib: u64, killed: bool) {
-        // The limit begins after the start, because a worker that cannot write its first files exits with an error.
+        // The limit begins only after the worker has started, because a worker that cannot write its first files exits with an error.
         self.wait_for_log(at, "started version=");
         let life = self.members[at].lives;
         // A fault point may have ended the worker already.
@@ -257,7 +258,7 @@ impl Stage<'_> {
     }
 }
 
-/// The worker must be stopped. Returns a description of the damage.
+/// Damages the state of a stopped worker. Returns a description of the damage.
 fn do_harm(state: &Path, harm: Harm) -> String {
     match harm {
         Harm::Deleted => {
@@ -294,7 +295,7 @@ fn on_file(state: &Path, number: usize, done: &str, harm: impl FnOnce(&Path)) ->
     format!("{} was {done}", file.display())
 }
 
-/// The files that can be damaged, sorted by name. Excludes very small files and RocksDB's own logs.
+/// The files of a state directory that a fault can damage, sorted by path. Excludes files of less than 16 bytes and RocksDB's info logs.
 fn files(state: &Path) -> Vec<PathBuf> {
     let checkpoints = state.join("checkpoints");
     let mut files = if checkpoints.is_dir() { entries(&checkpoints) } else { Vec::new() };
@@ -305,7 +306,7 @@ fn files(state: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A killed worker may have left no valid checkpoints.
+/// True if RocksDB can open the checkpoints. A killed worker may have left none, and an earlier fault may have damaged them.
 fn open_if_whole(state: &Path) -> bool {
     rocksdb::DB::open(&rocksdb::Options::default(), state.join("checkpoints")).is_ok()
 }

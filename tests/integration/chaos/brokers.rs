@@ -7,7 +7,7 @@ use crate::harness::{delete_topics, elect_first_replicas, move_leaders};
 use std::time::{Duration, Instant};
 
 impl Stage<'_> {
-    /// The fault lasts for `time`, while the plan continues.
+    /// Begins a fault of one broker. The plan continues during the fault, which ends after `time`, or earlier if a step needs all brokers.
     pub fn begin_ailment(&mut self, ailment: Ailment, number: usize, time: Duration) {
         self.wait_until_whole();
         let Some(broker) = &mut self.broker else { return };
@@ -59,8 +59,8 @@ impl Stage<'_> {
         self.story.tell("all leaders have moved");
     }
 
-    /// Deletes the topics of a plan that succeeded, to keep the cluster small for the next plan. Panics if any topic has too few replicas,
-    /// including topics that the worker created.
+    /// On a cluster, deletes the topics of a plan that succeeded, to keep the cluster small for the next plan. Before that, waits until
+    /// every topic, including those that the worker created, has one replica per broker.
     pub fn delete_topics(&mut self) {
         let replicas = self.conditions.brokers;
         if replicas > 1 {

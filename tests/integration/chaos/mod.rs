@@ -1,9 +1,9 @@
-//! Promise: any faults in any order result in the same output.
+//! Promise: after any faults in any order, the output is what docs/contributing/promises.md promises.
 //!
 //! A seed determines a plan, which consists of a configuration (`options`) and of faults while a stream is produced (`plan`). The plan runs
-//! on real processes and a real broker (`stage`, `act`). A `read_committed` consumer reads the output. The test compares it with the
-//! promises of docs/contributing/promises.md for these options and faults (`table`, `truth`). It also checks the answers of a server that
-//! runs alongside the workers (`server`). `scripts/chaos` runs any number of plans.
+//! on real processes and a real broker (`stage`, `act`). A `read_committed` consumer reads the output. The test compares the output with
+//! the promises for these options and faults (`table`, `truth`). It also checks the answers of a server that runs alongside the workers
+//! (`server`). `scripts/chaos` runs any number of plans.
 
 mod act;
 mod brokers;
@@ -32,7 +32,7 @@ const ROTATING_KEYS: i64 = 1_500;
 const LARGE: Bounds = Bounds { records: 50_000, faults: 9, brokers: 1 };
 /// The size of a plan in `scripts/chaos --brokers 3`.
 const CLUSTER: Bounds = Bounds { records: 30_000, faults: 6, brokers: 3 };
-/// Short enough for every test run.
+/// The size of a plan on one broker that is part of every test run.
 const SMALL: Bounds = Bounds { records: 20_000, faults: 5, brokers: 0 };
 const SMALL_CLUSTER: Bounds = Bounds { records: 10_000, faults: 2, brokers: 3 };
 
@@ -40,7 +40,7 @@ const SMALL_CLUSTER: Bounds = Bounds { records: 10_000, faults: 2, brokers: 3 };
 struct Sum {
     exact: usize,
     failed: Vec<u64>,
-    /// The seeds of plans that prove nothing, because their only broker lost the end of a transaction.
+    /// The seeds of failed plans that prove nothing, because their only broker lost a transaction marker when it was killed.
     void: Vec<u64>,
     counts: Counts,
 }
@@ -68,7 +68,8 @@ impl Sum {
         self.counts.add(story.counts());
         let lost = own.filter(|_| outcome.is_err()).map(|own| own.transactions_without_end(&format!("chaos-{seed}-")));
         lost.iter().flatten().for_each(|lost| story.tell(lost));
-        // A transaction may lose its end only if the plan killed its only broker. With replicas, this must not happen.
+        // A plan proves nothing if it failed and killed its only broker, and the broker lost a transaction marker. With replicas, a lost
+        // marker is a failure.
         let was_killed = plan.steps.iter().any(|step| matches!(step.fault, Fault::Broker { .. }));
         if let Some(lost) = lost.as_ref().and_then(|lost| lost.first()).filter(|_| was_killed) {
             self.void.push(seed);
@@ -157,8 +158,8 @@ fn meetings(plans: &[Plan]) -> BTreeSet<(&str, &str)> {
     plans.iter().flat_map(of_plan).collect()
 }
 
-/// Every choice has a row in docs/contributing/promises.md, every row has a choice, and a series of plans covers nearly all pairs of
-/// choices.
+/// Every choice and every fault has a row in docs/contributing/promises.md, and every row has a choice or a fault. A series of plans covers
+/// nearly all pairs of choices, and two series cover most pairs of a choice and a fault.
 #[test]
 fn page_and_plans_have_the_same_rows() {
     let plans: Vec<_> = (SERIES..2 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();

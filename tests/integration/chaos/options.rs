@@ -40,7 +40,8 @@ impl Filter {
     }
 }
 
-/// The filters that keep the window, then the confirmed filters, then the others.
+/// The filters in this order: the filters that keep the window, the same filters with `confirm` (except filters on disk), and the filters
+/// that do not keep the window.
 pub static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     let (keep_window, others): (Vec<Kind>, Vec<Kind>) = Kind::ALL.iter().partition(|kind| kind.properties().keeps_window);
     let confirmed = keep_window.clone().into_iter().filter(|kind| !kind.is_on_disk()).map(|kind| Filter::new(kind, true));
@@ -102,7 +103,7 @@ pub const EVENT_TIMES: &str = "event times from a field, optional";
 pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
 /// Some records pass through without deduplication, because of a header or a field.
 pub const WHEN: &str = "when, with records that pass through";
-/// A record is emitted if its content differs from the last emitted record with the same key.
+/// A record is emitted if its content differs from the content of the last emitted record with the same key.
 pub const ON_CHANGE: &str = "emit = \"on_change\"";
 /// Records with the header `rule` go to another entry, which has its own key space, key, filter kind, and window.
 pub const RULES: &str = "two entries of one input";
@@ -110,8 +111,8 @@ pub const RULE_SLICES: u32 = 2;
 /// The predicates of [`WHEN`]. They select the records to deduplicate.
 const SELECTED: &str = "{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }";
 pub const RULE_SPACE: &str = "marked";
-/// The number of dimensions at the end of the list whose choices are derived from the other choices instead of drawn. A new derived
-/// dimension does not change the other choices of existing seeds.
+/// The number of derived dimensions, which are the last in the list. Their choices are computed from the drawn choices, so a new derived
+/// dimension does not change the drawn choices of existing seeds.
 const DERIVED: usize = 6;
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -145,7 +146,7 @@ impl Options {
     fn series(seed: u64) -> Vec<Self> {
         let mut random = SplitMix(seed);
         let mut had = BTreeSet::new();
-        // The first draw is discarded. Otherwise, existing seeds would result in other plans.
+        // Discards one draw. Without this, existing seeds would result in other plans.
         Self::any(&mut random);
         let mut next = || {
             let candidates: Vec<_> = (0..20).map(|_| Self::any(&mut random)).collect();
@@ -158,7 +159,7 @@ impl Options {
         (0..SERIES).map(|_| next()).collect()
     }
 
-    /// All pairs of choices in these options. A choice is the index of its dimension and its index within the dimension.
+    /// All pairs of choices in these options. Each choice consists of the index of its dimension and its index within the dimension.
     pub fn pairs(&self) -> impl Iterator<Item = [(usize, usize); 2]> {
         let all = self.numbers();
         (0..all.len()).flat_map(move |at| (0..at).map(|before| [all[before], all[at]]).collect::<Vec<_>>())
@@ -204,13 +205,13 @@ impl Options {
         &FILTERS[self.filter_number()]
     }
 
-    /// True if the plan can use [`ON_CHANGE`] and the order of the changes is known. A seed excludes this option, because seeded keys have
-    /// no content.
+    /// True if the plan can use [`ON_CHANGE`] and the order of the changes is known. A plan with a seed cannot use it, because seeded keys
+    /// have no content.
     fn may_emit_changes(&self) -> bool {
         self.filter().kind.is_on_disk() && self.has("no seed") && self.is_ordered()
     }
 
-    /// True if the verdict on each record is determined by the records before it in the partition.
+    /// True if the earlier records of its partition determine the verdict on each record.
     pub fn is_ordered(&self) -> bool {
         self.has("delivery = \"exactly_once\"") && self.is_in_order()
     }
@@ -247,21 +248,23 @@ impl Options {
             has_event_times: self.has(EVENT_TIMES),
             is_selective: self.has(WHEN),
             emits_changes: self.has(ON_CHANGE),
-            // The fields other than `/state` are the same for all records of a key, so both variants have the same effect.
+            // Both variants compare the same content: of the fields that `except` does not list, only `/state` differs between records of a
+            // key.
             content: if self.slices() == 1 { "field = \"/state\"" } else { "except = [\"/title\", \"/ts\", \"/kind\", \"/padding\"]" },
             has_rule: true,
         }
     }
 
-    /// The configuration lines of the first of two entries with the same input. `None` if the input has one entry. The lines of
-    /// [`Options::lines`] and the topic names are not included. The window is twice as long as the other entry's. `suffix` is appended to
-    /// the name of the space.
+    /// The configuration lines of the first of two entries with the same input, without the topic names and the lines of
+    /// [`Options::lines`]. `None` if the input has one entry. The window is twice as long as that of the second entry. `suffix` is appended
+    /// to the name of the space.
     pub fn rule(&self, memory: &Memory, suffix: &str) -> Option<String> {
         let lines = || format!("{}space = \"{RULE_SPACE}{suffix}\"\n{}", self.key_of(true), memory.rule_lines());
         (self.has(RULES) && memory.has_rule).then(lines)
     }
 
-    /// Gives the server a cuckoo filter for the entry in [`Options::rule`], because a server cannot use an exact filter.
+    /// The override that gives a server a cuckoo filter for the entry in [`Options::rule`], because a server cannot use the exact filter of
+    /// that entry.
     pub fn rule_of_server(&self, memory: &Memory) -> Option<String> {
         let capacity = if self.window_keys().is_some() { "" } else { ", capacity = 4000" };
         let filter = || format!("serve.filters.{RULE_SPACE}={{ kind = \"cuckoo\"{capacity}, false_positive_rate = 1e-9 }}");
@@ -352,7 +355,7 @@ impl Options {
     }
 }
 
-/// The filter configuration of a topic. It can change when the members restart.
+/// The configuration of an entry that a [`Change`] can change while all members are stopped, such as its filter and its window.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Memory {
@@ -375,14 +378,14 @@ pub struct Memory {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Change {
-    /// Another kind with the same guarantees.
+    /// The next filter that keeps the window.
     Kind,
-    /// To or from the kind without a guaranteed window.
+    /// To the filter `stable`, which does not keep the window, or from it to the first filter.
     Stable,
     /// Capacity, rate, and `adapt`.
     Size,
     Slices,
-    /// Twice or half the length.
+    /// Twice the length of the window, or back.
     Window,
     /// From event times to Kafka's timestamps or back.
     Time,
@@ -395,7 +398,7 @@ pub enum Change {
 }
 
 impl Memory {
-    /// Most settings alternate between two variants. The filter kind cycles through all suitable kinds.
+    /// Applies a change. Most settings alternate between two variants. The filter cycles through all suitable filters.
     pub fn change(&mut self, change: Change, options: &Options) {
         match change {
             Change::Kind => {
@@ -418,15 +421,15 @@ impl Memory {
         }
     }
 
-    /// The false-positive rate of a server that uses the same filter without the exact store. `None` if a server cannot use the filter, or
-    /// if the filter does not keep the window.
+    /// The false-positive rate of a server that uses the worker's filter, without the exact store that `confirm` adds. `None` if a server
+    /// cannot use the filter, or if the filter does not keep the window.
     pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
         let filter = &FILTERS[self.filter];
         let is_possible = filter.has_capacity() && (!retracts || filter.can_retract() && !filter.confirm);
         is_possible.then(|| self.rate())
     }
 
-    /// The rate of the filter itself, before `confirm` corrects it.
+    /// The false-positive rate of the filter itself, before `confirm` corrects it.
     fn rate(&self) -> f64 {
         match (FILTERS[self.filter].confirm, self.is_resized) {
             (false, false) => 1e-9,
@@ -436,8 +439,8 @@ impl Memory {
         }
     }
 
-    /// The configuration lines of the filter. Either the rate is so low that no false positive is expected, or `confirm` corrects the false
-    /// positives.
+    /// The configuration lines of the filter. Either the false-positive rate is so low that no false positive is expected, or `confirm`
+    /// corrects the false positives.
     pub fn lines(&self) -> String {
         let Self { window, slices, .. } = self;
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };

@@ -21,12 +21,12 @@ pub struct Plan {
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
     pub seed: u64,
-    /// The number of brokers that only this plan uses. 0 means the shared broker, which the plan must not kill.
+    /// The number of the test's own brokers, which the plan may kill. 0 means the shared broker, which the plan must not kill.
     pub brokers: usize,
     pub records: usize,
     pub options: Options,
     pub server: ServerFilter,
-    /// The number of distinct keys that the filter is sized for. If the stream has more keys, the filter chains layers.
+    /// The `capacity` of the filter. In some plans, it is so small that the filter must grow.
     pub capacity: usize,
     pub commit_ms: u64,
     pub checkpoint_ms: u64,
@@ -37,13 +37,13 @@ pub struct Conditions {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// The fault begins after this number of records is sent.
+    /// The number of records that the feed must have sent before the fault begins.
     pub at: usize,
-    /// True if the fault also waits until these records are committed.
+    /// True if the group must also have committed `at` records before the fault begins.
     pub read: bool,
-    /// An additional delay before the fault, so that it can hit any part of a transaction.
+    /// An additional delay before the fault, so that the fault can hit any part of a transaction.
     pub delay_ms: u64,
-    /// The index of the affected member among the running ones, modulo their number.
+    /// The index of the affected member among the running members, modulo their number.
     pub who: usize,
     pub fault: Fault,
 }
@@ -56,9 +56,9 @@ pub enum Fault {
     KillAt(String),
     /// Restart with armed fault points that make their steps fail.
     FailAt(String),
-    /// Restart with armed fault points that stop the process for this time.
+    /// Restart with armed fault points that stop the process for `ms`.
     StopAt { points: String, ms: u64 },
-    /// SIGSTOP, and SIGCONT after this time.
+    /// SIGSTOP, and SIGCONT after `ms`.
     Stop { ms: u64 },
     /// SIGTERM and a graceful stop, followed by a restart.
     Terminate,
@@ -70,9 +70,9 @@ pub enum Fault {
     Roll,
     /// A second process runs with the same name and a copy of the state.
     Twin { killed: bool },
-    /// The broker is killed and restarts. With `worker_too`, a worker is killed, too.
+    /// The only broker is killed and restarts. With `worker_too`, a worker is killed, too.
     Broker { worker_too: bool },
-    /// One of three brokers has a fault for some time, while the plan continues. With `worker_too`, a worker is killed, too.
+    /// One of three brokers has a fault for `ms`, while the plan continues. With `worker_too`, a worker is killed, too.
     OneBroker { ailment: Ailment, number: usize, ms: u64, worker_too: bool },
     /// All leaders and all coordinators move to other brokers.
     MoveLeaders,
@@ -80,7 +80,7 @@ pub enum Fault {
     RollBrokers,
     /// The state is damaged while the worker is stopped.
     State { harm: Harm, killed: bool },
-    /// Files cannot grow beyond this size until the limit is lifted or the worker is killed.
+    /// The files of a worker cannot grow beyond `kib` until the limit is lifted or the worker is killed.
     FullDisk { kib: u64, killed: bool },
     /// All members stop and start with another configuration.
     Change(Change),
@@ -90,7 +90,7 @@ pub enum Fault {
     LoseOffsets,
     /// All members stop, and the group's offset of a partition is set past the end of its log, as if the log had been truncated.
     ShortLog { partition: i32 },
-    /// The server has a fault for this time, while the plan continues.
+    /// The server has a fault for `ms`, while the plan continues.
     Server { trouble: Trouble, ms: u64 },
 }
 
@@ -100,7 +100,7 @@ pub enum Trouble {
     Killed,
     /// SIGSTOP, and SIGCONT at the end.
     Stopped,
-    /// The brokers cannot be reached.
+    /// The server cannot reach the brokers.
     CutOff,
 }
 
@@ -144,7 +144,7 @@ impl Conditions {
             commit_ms: pick(random, &[20, 50, 100, 200]),
             checkpoint_ms: pick(random, &[100, 300, 1_000, 2_000]),
             session_ms: pick(random, &[2_000, 3_000, 6_000]),
-            // Replication makes transactions slower.
+            // Replication makes transactions slower, so plans on a cluster have longer timeouts.
             transaction_ms: pick(random, &[1_000, 2_000]) * if bounds.brokers > 1 { 2 } else { 1 },
             server: pick(&mut SplitMix(!seed), &[ServerFilter::Worker, ServerFilter::Aging, ServerFilter::Cuckoo]),
         }
@@ -175,7 +175,7 @@ impl Plan {
             match fault {
                 Fault::Join => members += 1,
                 Fault::Leave { .. } => members -= 1,
-                // A plan has at most one such fault, because it takes as long as several other faults.
+                // A plan kills its only broker at most once, because this takes as long as several other faults.
                 Fault::Broker { .. } => broker = false,
                 _ => {}
             }
@@ -214,19 +214,19 @@ impl fmt::Display for Plan {
 
 impl Step {
     fn of_server(bounds: Bounds, random: &mut SplitMix) -> Self {
-        // Only a plan's own broker has a proxy, which can cut off the server.
+        // Only the test's own brokers have proxies, which can cut off the server.
         let troubles = [Trouble::Killed, Trouble::Stopped, Trouble::CutOff];
         let trouble = pick(random, &troubles[..if bounds.brokers > 0 { 3 } else { 2 }]);
         let fault = Fault::Server { trouble, ms: pick(random, &[0, 300, 1_500, 4_000]) };
         Self { at: random.below(bounds.records), read: false, delay_ms: 0, who: 0, fault }
     }
 
-    /// Draws distinct broker faults. Their number is half the number of worker faults.
+    /// Draws distinct broker faults: half as many as worker faults, rounded up.
     fn of_brokers(bounds: Bounds, random: &mut SplitMix) -> Vec<Self> {
         let mut had = BTreeSet::new();
         let mut steps = Vec::new();
         while steps.len() < bounds.faults.div_ceil(2) {
-            // The broker restarts at once or stays down for less or for more than its session timeout of 4 s.
+            // The time for which a killed broker stays down: it restarts at once, before its session timeout of 4 s, or after it.
             let ms = pick(random, &[0, 2_000, 8_000]);
             let (number, worker_too) = (random.below(bounds.brokers), random.below(2) == 0);
             let ail = |ailment, ms| Fault::OneBroker { ailment, number, ms, worker_too };
@@ -254,11 +254,12 @@ impl Fault {
         let killed = random.below(2) == 0;
         let has = |choice| conditions.options.has(choice);
         // True if the plan may contain faults that destroy state or offsets. Without a changelog, such a fault can cause duplicates, so the
-        // output must be predictable by key. It would also stop a worker with `cold_start = "fail"`.
+        // output must be predictable by key. Without a changelog, such a fault would also stop a worker with `cold_start = "fail"`.
         let is_spared = has("state.changelog = true") || conditions.options.is_judged_by_keys() && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => conditions.options.filter().keeps_window(),
-            // A filter of another kind is rebuilt from the changelog, which does not contain every refresh of a key.
+            // A filter of another kind is rebuilt from the changelog, which does not contain every refresh of a key, so such a plan has
+            // `refresh = false`.
             Change::Kind => {
                 has("state.changelog = true") && has("refresh = false") && conditions.options.filter().keeps_window() && !has(ON_CHANGE)
             }
@@ -305,7 +306,8 @@ impl Fault {
         }
     }
 
-    /// True if an operator causes this fault by changing topics or offsets. Operators do not do that while a broker is down.
+    /// True if an operator causes this fault by changing topics or offsets. Plans assume that operators do not do this while a broker is
+    /// down.
     pub const fn is_of_operator(&self) -> bool {
         matches!(self, Self::AddPartitions | Self::LoseOffsets | Self::ShortLog { .. })
     }
@@ -372,9 +374,10 @@ impl Harm {
     }
 }
 
-/// Draws a fault point. For some points, also arms an earlier step that fails, to make the worker reach the point.
+/// Draws a fault point and returns it in the format of `UNSEEN_FAULT`. For some points, also arms an earlier step that fails, to make the
+/// worker reach the point.
 fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> String {
-    // With a changelog, no partition warms up. Without a changelog, no partition is rebuilt.
+    // In these plans, no partition warms up with a changelog, and no partition is rebuilt without one.
     let has_changelog = conditions.options.has("state.changelog = true");
     let is_passed = |point: &str| match point.split('.').next() {
         Some("warm_up") => !has_changelog,

@@ -10,7 +10,7 @@ use std::fs;
 
 impl Stage<'_> {
     pub fn seed(&mut self) {
-        // Only one entry of an input can be seeded.
+        // `unseen seed` writes keys of a single space, and a group cannot be seeded twice.
         let is_of_space = |record: &&TestRecord| truth::is_judged(record) && !truth::is_of_first_entry(record);
         let some = self.stream.records.iter().filter(is_of_space).skip(3).step_by(7);
         let options = &self.conditions.options;

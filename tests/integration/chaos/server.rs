@@ -1,8 +1,8 @@
 //! A server alongside the workers, with the same configuration file. The plan kills, stops, and cuts off the server. The test queries the
 //! server for every key.
 //!
-//! The test judges the answers at the end, when it knows what the group has read. An answer must include every key that was certainly
-//! committed by its `as_of_ms`.
+//! The test checks the answers at the end, when it knows what the group has read. An answer must report a key as seen if the group had
+//! certainly committed the key by the answer's `as_of_ms`, unless the key was retracted or has expired.
 
 use super::options::ON_CHANGE;
 use super::plan::Trouble;
@@ -15,11 +15,12 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The number of queried keys that no record has. They show the false-positive rate.
+/// The number of queried keys that no record has. The answers about these keys show the false-positive rate.
 const STRANGERS: usize = 3_000;
-/// The maximum time to wait until no transaction is in doubt. If the wait fails, the test does not record the committed offsets.
+/// The maximum wait until the transactions in the changelog have ended. If they have not ended by then, the test does not record the
+/// committed offsets.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Pause between two queries.
+/// The pause between two queries.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// The pause after a response with status 503. It is short, because the test wants an answer as soon as the server has read the changelogs.
 const SHORTLY: Duration = Duration::from_millis(20);
@@ -31,15 +32,15 @@ pub struct Server {
     addresses: (String, String),
     trouble: Option<(Trouble, Instant)>,
     due: Instant,
-    /// The probability that an unseen key is reported as seen.
+    /// The probability that the server reports an unseen key as seen.
     rate: f64,
-    /// The queried keys in order and the HTTP query for them.
+    /// The queried keys, in the order of the HTTP query [`Server::question`].
     keys: Vec<Vec<u8>>,
     question: String,
-    /// Consumers of committed records and of all records.
+    /// A `read_committed` consumer and a `read_uncommitted` consumer.
     consumers: [BaseConsumer; 2],
-    /// Reads the output if the plan uses `repartition` with exactly-once delivery. The worker then copies the input to another topic first,
-    /// so only the output shows which records it has processed.
+    /// Reads the output if the plan uses `repartition` with `exactly_once`. The worker then copies the input to another topic first, so
+    /// only the output shows which records the worker has processed.
     output: Option<Reader>,
     sights: Vec<Sight>,
     /// Each answer with the end offsets of the input after the answer. An end offset is `i64::MAX` if the broker did not respond.
@@ -78,7 +79,8 @@ impl Server {
 }
 
 impl Stage<'_> {
-    /// Starts the server, unless the plan has no changelog to follow or emits changed records ([`ON_CHANGE`]).
+    /// Sets up and starts the server, unless the plan has no changelog that the server can follow, or emits changed records
+    /// ([`ON_CHANGE`]).
     pub fn begin_server(&mut self) {
         if self.conditions.options.has("state.changelog = false") || self.conditions.options.has(ON_CHANGE) {
             return;
@@ -87,8 +89,8 @@ impl Stage<'_> {
             broker.ways().iter().for_each(Way::mend);
         }
         let (stream, options) = (&self.stream, &self.conditions.options);
-        // With at-least-once delivery, the worker can emit a record before it logs the key. The output then does not show which keys the
-        // server must know.
+        // With `at_least_once`, the worker can emit a record before it logs the key. The output then does not show which keys the server
+        // must know.
         let shows = options.has("repartition = true") && options.has("delivery = \"exactly_once\"");
         let output = shows.then(|| Reader::new(&stream.broker, &stream.output, PARTITIONS));
         self.server = Some(Server::new(&stream.broker, output, stream.records.iter().map(truth::id)));
@@ -158,7 +160,8 @@ impl Stage<'_> {
         self.start_server();
     }
 
-    /// Records the committed offsets and the output. Records nothing if a transaction stays in doubt.
+    /// Records the committed offsets and the number of emitted records. Records nothing if a transaction in the changelog does not end
+    /// within [`PATIENCE`], or if a request to the brokers fails.
     pub fn note_what_is_committed(&mut self) {
         let Some(server) = &mut self.server else { return };
         let came = server.output.iter_mut().flat_map(|output| {
@@ -167,7 +170,7 @@ impl Stage<'_> {
         });
         let came = came.collect();
         let (Some(offsets), Some(there)) = (self.group_offsets(), self.ends(1, &self.changelog())) else { return };
-        // The commit marker of a transaction can reach the offsets topic before it reaches the changelog.
+        // The commit marker of a transaction can reach the offsets topic before it reaches the changelog, which the server reads.
         let stands = |stage: &mut Self| {
             stage.ends(0, &stage.changelog()).is_some_and(|ends| ends.iter().zip(&there).all(|(end, there)| end >= there))
         };
@@ -219,7 +222,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits until the server has caught up with all commits and queries it with both protocols.
+    /// Waits until the server has caught up with all commits, queries it over HTTP and with the Redis protocol, and stops it. Panics unless
+    /// the two answers are the same.
     pub fn finish_server(&mut self) {
         if self.server.is_none() {
             return;
@@ -259,7 +263,7 @@ impl Stage<'_> {
         self.server.as_ref().map_or("", |server| &server.addresses.1)
     }
 
-    /// Panics unless every answer is correct. For keys of records from before the group's start, both answers are correct.
+    /// Panics unless every answer is correct. A key of a record from before the group's start may be reported as seen or as unseen.
     pub fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
         let Some(server) = self.server.take() else { return };
         let before: BTreeSet<_> = self.stream.records[..BEFORE].iter().map(truth::id).collect();

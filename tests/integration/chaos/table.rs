@@ -61,7 +61,8 @@ pub fn promise<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
         .fold(all, |promise, name| promise & *rows.get(name).unwrap_or_else(|| panic!("docs/contributing/promises.md has no row {name:?}")))
 }
 
-/// The promise for these rows without the delivery option. It covers which records are emitted, but not their order or their number.
+/// The promise for these rows, except for the row of `delivery`. It covers which records are emitted, but not in which order or how often
+/// each of them is emitted.
 pub fn promise_without_delivery<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
     promise(names.into_iter().filter(|name| !name.starts_with("delivery = ")))
 }

@@ -21,7 +21,7 @@ use unseen::runtime;
 use unseen::sim::{Options, SimBroker, Simulation, TopicOptions};
 use unseen::stats::Stats;
 
-/// Maximum wait for an asynchronous effect in a cluster.
+/// The maximum wait for an asynchronous effect in a cluster.
 const LIMIT: Duration = Duration::from_secs(10);
 
 struct Names {
@@ -60,10 +60,11 @@ trait Side {
     fn create_topic(&self, name: &str, partitions: u32, kind: &str);
     fn delete_topic(&self, name: &str);
     fn add_partitions(&self, name: &str, count: u32);
-    /// The end of the log for a `read_uncommitted` reader.
+    /// The high watermark. `None` if the cluster does not report it.
     fn end(&self, of: &TopicPartition) -> Option<Offset>;
 
-    /// Waits for `ready`, up to [`LIMIT`]. Does not fail after that time, because the next observation shows the difference.
+    /// Waits until `ready` returns `true`, but not longer than [`LIMIT`]. Does not fail after that time, because the next observation then
+    /// differs between the clusters.
     fn wait(&self, ready: &mut dyn FnMut() -> bool) {
         let began = runtime::now();
         while !ready() && runtime::since(began) < LIMIT {
@@ -146,7 +147,7 @@ impl Side for Simulated {
     }
 }
 
-/// Plays a plan on both clusters. Returns the first difference, with the calls before it.
+/// Plays a plan on both clusters. Returns the first difference, with up to 30 observations before it.
 fn compare(names: &Names, plan: &[Op], seed: u64) -> Result<(), String> {
     let options = Options { brokers: 1, epoch_ms: runtime::wall_clock(), ..Options::default() };
     let simulated = Simulation::run(seed, options, |simulation| play(&Simulated(simulation.clone()), names, plan));

@@ -32,8 +32,8 @@ pub enum Op {
     Send(Who, To, Vec<Kind>),
     /// Writes a copy of a record, with changed headers.
     Copy(Who, To, To),
-    /// Adds an offset of the plain topic to the transaction `count` times, with metadata of this length. With `is_stale`, a former member
-    /// sends the offset.
+    /// Adds an offset of the plain topic to the transaction `count` times, with metadata of this length. With `is_stale`, the producer
+    /// sends the offset in the name of a former group member.
     SendOffset {
         who: Who,
         partition: i32,
@@ -44,7 +44,7 @@ pub enum Op {
     },
     Commit(Who),
     Abort(Who),
-    /// A new producer takes over the transactional id.
+    /// A new producer initializes the transactional id, which fences the current producer.
     Fence(usize),
     /// Writes without a transaction.
     Write(To, Vec<Kind>),
@@ -58,7 +58,7 @@ pub enum Op {
     Read(To, i64),
     /// Reads from an offset, as a reader of a changelog.
     Tail(To, i64),
-    /// Looks up the ends of a log, and the first offset with a timestamp.
+    /// Looks up the ends of a log, and the offset of the first record with at least a certain timestamp.
     Look(To, i64),
     Committed,
     Trim(To, i64),
@@ -70,7 +70,7 @@ pub enum Op {
 
 pub fn draw(seed: u64) -> Vec<Op> {
     let random = &mut SplitMix(seed);
-    // Each of these calls takes a second on a real broker, so a plan has each only once.
+    // Each of these calls takes a second on a real broker, so a plan has each of them only once.
     let mut heavy = vec![Op::Rejoin, Op::Recreate(random.below(3)), Op::AddPartition];
     let mut plan: Vec<_> = (0..70).map(|_| light(random)).collect();
     while let Some(op) = heavy.pop() {

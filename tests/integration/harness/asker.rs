@@ -1,4 +1,4 @@
-//! A simple client of `unseen serve`.
+//! Simple clients of `unseen serve`: a Redis client ([`Asker`]) and functions for HTTP requests.
 
 use super::{PATIENCE, wait_until};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -37,7 +37,7 @@ impl Asker {
         let _ = self.stream.read_to_end(bytes);
     }
 
-    /// Sends commands in pipelines of up to 1000 and returns their replies.
+    /// Sends commands in pipelines of up to 1,000 and returns the replies in the order of the commands.
     pub fn ask_all(&mut self, commands: &[Vec<String>]) -> Vec<Reply> {
         commands
             .chunks(1000)

@@ -1,7 +1,9 @@
-//! Brokers: one that all tests share, one with secure listeners, and brokers for single tests that kill them.
+//! Brokers: a shared one ([`broker`]), a shared one that also has SSL and SASL listeners ([`secure_broker`]), and brokers of a single test,
+//! which the test may kill ([`OwnBroker`]).
 //!
-//! If `UNSEEN_TEST_BROKER` is set, the shared broker is the one at that address. Otherwise, if a Docker engine is running and
-//! `UNSEEN_KAFKA_VERSION` is not set, the tests share the broker of docker-compose.yml. In all other cases, scripts/kafka starts it.
+//! [`broker`] uses the broker whose address is in `UNSEEN_TEST_BROKER`. If this variable is not set, [`broker`] uses the broker of
+//! docker-compose.yml, provided that a Docker engine with Compose is running and `UNSEEN_KAFKA_VERSION` is not set. Otherwise,
+//! scripts/kafka starts the broker.
 
 use super::segments::transactions_without_end;
 use super::topic::client;
@@ -18,10 +20,10 @@ use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Timeout of scripts/kafka, which fetches Kafka the first time.
+/// The maximum wait for a line from scripts/kafka, which downloads Kafka when it runs for the first time.
 const START_PATIENCE: Duration = Duration::from_secs(900);
 
-/// The address of the shared broker. Waits for this test's turn to use a broker.
+/// Waits for this test's turn (see `turn`) and returns the address of the shared broker.
 pub fn broker() -> &'static str {
     static BROKER: OnceLock<Shared> = OnceLock::new();
     turn::take();
@@ -58,7 +60,7 @@ impl Shared {
     }
 }
 
-/// A broker that also listens for SSL and SASL (see `--secure` in scripts/kafka). Waits for its turn like [`broker`].
+/// Waits for this test's turn and returns the broker that also has SSL and SASL listeners (see `--secure` in scripts/kafka).
 pub fn secure_broker() -> &'static SecureBroker {
     static BROKER: OnceLock<SecureBroker> = OnceLock::new();
     turn::take();
@@ -68,7 +70,7 @@ pub fn secure_broker() -> &'static SecureBroker {
 pub struct SecureBroker(Script);
 
 impl SecureBroker {
-    /// The address of the plain listener, whose clients have all permissions.
+    /// The address of the `PLAINTEXT` listener, whose clients have all permissions.
     pub fn address(&self) -> &str {
         &self.0.address
     }
@@ -98,7 +100,8 @@ fn succeeds(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// The brokers of a single test, which may kill them. A killed broker restarts on the same port with its data. Numbers start at 0.
+/// The brokers of a single test, which may kill them. scripts/kafka restarts a killed broker on the same port with its data, unless
+/// [`OwnBroker::take_down`] killed it. The parameter `at` of the methods is the index of a broker, from 0.
 pub struct OwnBroker {
     fault: Option<(usize, BrokerFault)>,
     script: Script,
@@ -108,7 +111,7 @@ pub struct OwnBroker {
     /// The addresses that the proxies forward to.
     behind: Vec<String>,
     ready: Vec<bool>,
-    // This field is last, because the brokers must stop before the directory is deleted.
+    // This field is last, because Rust drops fields in order, and the brokers must stop before the directory is deleted.
     dir: TempDir,
 }
 
@@ -116,7 +119,7 @@ pub struct OwnBroker {
 pub enum BrokerFault {
     Down,
     Paused,
-    /// Paused for most of the time. The thread ends when the sender is dropped.
+    /// The thread pauses the broker for 180 of every 200 ms. It ends when the sender is dropped.
     Slow(mpsc::Sender<()>, JoinHandle<()>),
 }
 
@@ -167,7 +170,7 @@ impl OwnBroker {
         &self.ways[0]
     }
 
-    /// The target address of the first broker's proxy.
+    /// The address that the first broker's proxy forwards to.
     pub fn behind(&self) -> &str {
         &self.behind[0]
     }
@@ -251,7 +254,7 @@ impl OwnBroker {
         }
     }
 
-    /// Stops one broker with SIGTERM. It hands over its leaderships, exits, and restarts.
+    /// Stops one broker with SIGTERM. It moves its leaderships to the other brokers and exits, and scripts/kafka starts it again.
     pub fn restart(&mut self, at: usize) {
         self.unready(at);
         signal(self.dir.path(), at, "-TERM");
@@ -268,7 +271,7 @@ impl OwnBroker {
         self.metadata().is_some_and(|metadata| metadata.topics().iter().flat_map(MetadataTopic::partitions).all(is_full))
     }
 
-    /// `None` if the brokers do not respond.
+    /// The smallest number of replicas that any partition has, in sync or not. `None` if the brokers do not respond.
     pub fn fewest_replicas(&self) -> Option<usize> {
         let metadata = self.metadata()?;
         metadata.topics().iter().flat_map(MetadataTopic::partitions).map(|partition| partition.replicas().len()).min()
@@ -312,7 +315,7 @@ impl OwnBroker {
         }
     }
 
-    /// Describes the transactions without an end marker, in topics whose names start with `prefix`.
+    /// Describes the transactions without a commit or abort marker, in topics whose names start with `prefix`.
     pub fn transactions_without_end(&self, prefix: &str) -> Vec<String> {
         let dirs = (1..=self.count()).map(|number| self.dir.path().join(format!("broker{number}")));
         dirs.flat_map(|dir| transactions_without_end(&dir, prefix)).collect()
@@ -330,7 +333,7 @@ fn signal(dir: &Path, at: usize, signal: &str) {
     assert!(succeeds(Command::new("kill").args([signal, pid.trim()])), "the broker cannot be sent {signal}");
 }
 
-/// Splits `NUMBER ADDRESS`. The returned number counts from 0.
+/// Parses `NUMBER ADDRESS` from scripts/kafka, which numbers brokers from 1. Returns the index from 0 and the address.
 fn numbered(text: &str) -> (usize, String) {
     let (number, address) = text.split_once(' ').expect("a number and an address");
     (number.parse::<usize>().expect("a number") - 1, address.to_owned())
@@ -342,7 +345,7 @@ type Lines = mpsc::Receiver<String>;
 struct Script {
     child: Child,
     address: String,
-    /// The directory with the files for clients of a secure broker.
+    /// The directory with the client files of a secure broker, such as passwords and certificates. `None` without `--secure`.
     clients: Option<PathBuf>,
 }
 

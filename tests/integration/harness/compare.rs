@@ -27,7 +27,7 @@ pub fn difference(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) -> O
     })
 }
 
-/// `at` is the index of the first different record.
+/// Describes the difference at index `at`, where the lists first differ. `None` if the lists are equal.
 fn describe(expected: &[TestRecord], actual: &[TestRecord], at: usize) -> Option<String> {
     match (expected.get(at), actual.get(at)) {
         (None, None) => None,

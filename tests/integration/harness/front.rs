@@ -11,8 +11,8 @@ pub type Ask<'a> = dyn FnMut(&[u8]) -> io::Result<Vec<u8>> + 'a;
 /// Handles a client's request and returns the response, both without the size prefix.
 pub type Exchange = Box<dyn FnMut(Vec<u8>, &mut Ask<'_>) -> io::Result<Vec<u8>> + Send>;
 
-/// Starts a proxy to a broker and returns its address. `connect` creates an [`Exchange`] for each connection. The proxy forwards one
-/// request of a connection at a time. It runs until this process ends.
+/// Starts a proxy to a broker and returns the address of the proxy. `connect` creates an [`Exchange`] for each connection. On each
+/// connection, the proxy handles one request at a time. The proxy runs until this process ends.
 pub fn front(target: &str, connect: impl Fn() -> Exchange + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -20,7 +20,7 @@ pub fn front(target: &str, connect: impl Fn() -> Exchange + Send + 'static) -> S
     spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             let (exchange, target) = (connect(), Arc::clone(&target));
-            // The exchange ends with an error when either side closes the connection.
+            // `pass_on` returns an error when either side closes its connection.
             spawn(move || drop(pass_on(&client, &target, exchange)));
         }
     });
@@ -58,10 +58,11 @@ pub fn api(request: &[u8]) -> (i16, i16) {
     (number(0), number(2))
 }
 
-/// Changes an `ApiVersions` response. With `most`, the broker seems to support the API only up to that version. Otherwise, the broker seems
-/// not to know the API.
+/// Changes an `ApiVersions` response in place. If `most` is set, the broker seems to support the API with the key `limited` only up to
+/// version `most`. Otherwise, the broker seems not to support that API.
 pub fn limit_api(request: &[u8], answer: &mut [u8], limited: i16, most: Option<i16>) {
-    // Skips the correlation ID, the error code, and the number of entries.
+    // The entries follow the correlation ID, the error code, and the number of entries. From version 3 on, the number takes one byte
+    // instead of four, and each entry ends with a byte for tagged fields.
     let (mut at, size) = if api(request).1 >= 3 { (4 + 2 + 1, 7) } else { (4 + 2 + 4, 6) };
     while at + size <= answer.len() && answer[at..at + 2] != limited.to_be_bytes() {
         at += size;

@@ -53,7 +53,7 @@ pub use worker::{Worker, logged, unseen, unseen_with};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Timeout of requests that a healthy broker answers at once.
+/// The timeout of requests that a healthy broker answers at once.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Polls until `condition` returns a value. Panics with `what` after `timeout`.

@@ -1,6 +1,7 @@
-//! A broker that authenticates clients as Amazon MSK does: by a URL that is signed with AWS credentials.
+//! Authenticates clients as Amazon MSK does: by a URL that is signed with AWS credentials. A proxy in front of a broker runs this code (see
+//! `front`).
 //!
-//! The broker computes the signature itself, from the received URL. The check is therefore independent of the worker's code.
+//! The proxy computes the signature of the received URL itself, so the check is independent of the worker's code.
 
 use super::front::{Exchange, api};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
@@ -23,13 +24,13 @@ const SASL_AUTHENTICATION_FAILED: i16 = 58;
 
 pub struct Msk {
     secret: String,
-    /// The broker's clock is ahead by this time.
+    /// The time by which the broker's clock is ahead of this machine's clock.
     ahead: Duration,
     /// The session lifetime, after which clients must log in again.
     session: Duration,
-    /// The signing time of each accepted login, as text in the URL.
+    /// The signing time of each accepted login: the text of `X-Amz-Date` in the URL.
     logins: Mutex<Vec<String>>,
-    /// Signing times of rejected tokens.
+    /// The signing times of the tokens that [`Msk::revoke`] has revoked.
     revoked: Mutex<Vec<String>>,
 }
 
@@ -47,7 +48,8 @@ impl Msk {
         lock(&self.revoked).clone_from(&lock(&self.logins));
     }
 
-    /// Panics if a client sends another request before its login.
+    /// Returns the handler of one connection. The handler panics if the client sends a request before it has logged in, except for
+    /// `ApiVersions` and the requests of the login.
     pub fn connection(self: &Arc<Self>) -> Exchange {
         let (msk, mut is_in) = (Arc::clone(self), false);
         Box::new(move |request, ask| {

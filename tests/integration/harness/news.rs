@@ -1,15 +1,15 @@
-//! A synthetic news feed. Half of its records are duplicates, some of recent items and some of old items. The timestamps are slightly out
-//! of order.
+//! A synthetic news feed. About half of its records are duplicates: half of the duplicates repeat a recent item, and half repeat any
+//! earlier item. The timestamps are slightly out of order.
 //!
 //! The same parameters always result in the same records.
 
 use super::{SplitMix, TestRecord};
 use std::time::Duration;
 
-/// A duplicate of a recent item repeats one of this number of latest items.
+/// The number of latest items that count as recent.
 const NEAR: u64 = 1_000;
 
-/// A timestamp can be too early by less than this time.
+/// An eighth of the timestamps are moved back by a random time that is shorter than this.
 const JITTER_MS: u64 = 5_000;
 
 const WORDS: [&str; 16] = [
@@ -35,8 +35,9 @@ impl Default for News {
 }
 
 impl News {
-    /// Each record has about 200 bytes of JSON. The item's ID is the record key and the header `id`. It consists of `/user_id` and
-    /// `/news_id`. All records with the same ID are in the same partition. The header `trace` distinguishes them.
+    /// Returns the records. Each value has about 200 bytes of JSON. The ID of an item is `USER_ID/NEWS_ID`, from the fields `/user_id` and
+    /// `/news_id`. Both the record key and the header `id` contain the ID. All records with the same ID are in the same partition. The
+    /// first header `trace` is different in every record.
     pub fn records(&self) -> Vec<TestRecord> {
         let mut random = SplitMix(self.seed);
         let span = i64::try_from(self.span.as_millis()).expect("a span of less than an eternity");
@@ -70,7 +71,7 @@ impl News {
             ("trace".to_owned(), Some(format!("{:x}-{number:x}", self.seed).into_bytes())),
         ];
         if number % 8 == 0 {
-            // Header names can be repeated, and header values can be null.
+            // Kafka allows repeated header names and null header values, so some records have both.
             headers.push(("trace".to_owned(), None));
         }
         TestRecord {

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The header of a record that retracts its key.
 pub const RETRACT: &str = "retract";
 
-/// A time window without refresh. Each partition of a key space has its own window.
+/// A time window with `refresh = false`. Each partition of a key space has its own window.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle {
     slice_ms: i64,
@@ -50,7 +50,7 @@ impl Oracle {
     }
 }
 
-/// The emitted keys of a partition, each with its slice.
+/// The emitted keys of a partition, each with the slice in which it was last emitted.
 #[derive(Clone, Default)]
 struct Remembered<'a> {
     stream_time: Option<i64>,
@@ -67,7 +67,7 @@ impl<'a> Remembered<'a> {
             self.emitted.remove(&key);
             return false;
         }
-        // `slices + 1` generations are kept: the current slice, and `slices` earlier ones.
+        // The window keeps `slices + 1` generations: the current slice and `slices` earlier ones.
         if self.emitted.get(&key).is_some_and(|emitted| slice - emitted <= oracle.slices) {
             return false;
         }

@@ -34,7 +34,8 @@ impl Feed {
         feed
     }
 
-    /// The same as [`Feed::start`], but the feed sends only as many records as [`Feed::allow`] permits.
+    /// The same as [`Feed::start`], but the feed pauses when it has sent the number of records that [`Feed::allow`] permits. It sends whole
+    /// bursts of `per_second / 100` records, so it may exceed that number by less than a burst.
     pub fn start_gated(broker: &str, topic: &str, records: Vec<TestRecord>, per_second: u32) -> Self {
         let (broker, topic) = (broker.to_owned(), topic.to_owned());
         let (sent, allowed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -42,7 +43,7 @@ impl Feed {
         let thread = std::thread::spawn(move || {
             let producer = Idempotent::new(&broker);
             let mut due = Instant::now();
-            // One burst every 10 ms.
+            // The size of a burst. The feed sends a burst every 10 ms.
             let burst = (per_second / 100).max(1);
             for records in records.chunks(burst as usize) {
                 while count.load(Ordering::Relaxed) >= gate.load(Ordering::Relaxed) {
@@ -63,22 +64,22 @@ impl Feed {
         Self { sent, allowed, thread: Some(thread) }
     }
 
-    /// Allows `records` records in total, if fewer were allowed so far.
+    /// Raises the total number of records that the feed may send to `records`. Never lowers it.
     pub fn allow(&self, records: usize) {
         self.allowed.fetch_max(records, Ordering::Relaxed);
     }
 
-    /// True if the broker has all records.
+    /// True if the feed has ended, because the broker has all records or because the feed has panicked.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// The number of records in the producer's queue or at the broker.
+    /// The number of records that the feed has sent, including records that are still in the producer's queue.
     pub fn sent(&self) -> usize {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Waits until the broker has all records.
+    /// Waits until the broker has all records. Panics if the feed has panicked.
     pub fn join(mut self) {
         if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join) {
             std::panic::resume_unwind(panic);
@@ -88,12 +89,12 @@ impl Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        // A failed test does not wait for the feed. The thread of a gated feed would then block forever.
+        // A failed test drops the feed without [`Feed::join`]. Without this call, the thread of a gated feed would then wait forever.
         self.allow(usize::MAX);
     }
 }
 
-/// A producer that does not lose, duplicate, or reorder records.
+/// An idempotent producer: its retries neither duplicate nor reorder records, unless a restarted broker has forgotten the producer.
 struct Idempotent(BaseProducer<Failures>);
 
 impl Idempotent {

@@ -1,4 +1,5 @@
-//! A token endpoint for a single test: OAuth 2.0 client credentials, with JSON Web Tokens that the secure broker accepts.
+//! A token endpoint for a single test. It supports the client credentials grant of OAuth 2.0 and issues JSON Web Tokens that the secure
+//! broker accepts.
 
 use super::unique;
 use data_encoding::{BASE64, BASE64URL_NOPAD};
@@ -11,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Requests for any other scope fail.
+/// The only scope for which the endpoint issues tokens.
 pub const SCOPE: &str = "kafka.dedup";
 
 /// The `sub` claim of all tokens, which the broker uses as the user name.
@@ -34,7 +35,7 @@ struct Shared {
 }
 
 impl TokenProvider {
-    /// Signs tokens with `key`, in PEM format. The tokens expire after `lifetime`.
+    /// Starts an endpoint that signs its tokens with the private key `key`, in PEM format. The tokens expire after `lifetime`.
     pub fn start(key: &str, lifetime: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let secret = unique("client-secret");

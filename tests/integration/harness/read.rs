@@ -10,15 +10,15 @@ use rdkafka::message::{BorrowedMessage, Headers};
 use rdkafka::{Message, Offset, TopicPartitionList};
 use std::time::{Duration, Instant};
 
-/// All committed records, by partition and in order. Waits until no transaction is open.
+/// Waits until no transaction is open and returns all committed records of the topic, by partition and in order.
 pub fn read_committed(broker: &str, topic: &str, partitions: usize) -> Vec<Vec<TestRecord>> {
     let mut reader = Reader::new(broker, topic, partitions);
     reader.read_to_end(PATIENCE);
     reader.records
 }
 
-/// Reads until there are `total` committed records and no open transaction. Returns all records. Panics after `timeout`, or if the worker
-/// exits earlier.
+/// Reads until there are `total` committed records and no transaction is open. Returns all committed records. Panics if there are fewer
+/// than `total` after `timeout`, or when the worker has exited.
 pub fn wait_for_output(
     broker: &str,
     topic: &str,
@@ -94,14 +94,15 @@ impl Reader {
                 Err(KafkaError::PartitionEOF(partition)) => self.at_end[index(partition)] = true,
                 // The broker may become available again. If not, the caller's deadline ends the wait.
                 Err(KafkaError::MessageConsumption(BrokerTransportFailure | AllBrokersDown | OperationTimedOut)) => {}
-                // The worker can delete the first records of an internal topic between two requests of this consumer.
+                // The worker can delete the first records of an internal topic after this consumer has looked up the first offset. The new
+                // assignment looks it up again.
                 Err(KafkaError::MessageConsumption(AutoOffsetReset)) => self.assign(),
                 Err(error) => panic!("{} cannot be read: {error}", self.topic),
             }
         }
     }
 
-    /// `None` if the broker does not respond.
+    /// True if a transaction is open in any partition. `None` if the broker does not respond.
     pub fn has_open_transaction(&self) -> Option<bool> {
         let stable = self.ends(&self.committed)?;
         Some(stable != self.ends(&self.uncommitted)?)
@@ -110,7 +111,7 @@ impl Reader {
     /// Waits until no transaction is open and reads to the end.
     pub fn read_to_end(&mut self, timeout: Duration) {
         wait_until(&format!("{} has no open transaction", self.topic), timeout, || (!self.has_open_transaction()?).then_some(()));
-        // A consumer reports an end only once, so the partitions must be assigned again.
+        // A consumer does not report the end of a partition again while its position stays there, so the partitions must be assigned again.
         self.at_end.fill(false);
         self.assign();
         wait_until(&format!("{} is read to its end", self.topic), timeout, || {
@@ -119,7 +120,8 @@ impl Reader {
         });
     }
 
-    /// The end offset of each partition. For a `read_committed` consumer, it is the start of the first open transaction.
+    /// The end offset of each partition: the last stable offset for a `read_committed` consumer, or the high watermark for a
+    /// `read_uncommitted` consumer. `None` if the broker does not respond.
     fn ends(&self, consumer: &BaseConsumer) -> Option<Vec<i64>> {
         let end = |partition| consumer.fetch_watermarks(&self.topic, partition, PATIENCE).ok().map(|(_, end)| end);
         (0..).zip(&self.next).map(|(partition, _)| end(partition)).collect()
@@ -135,7 +137,8 @@ fn consumer(broker: &str, isolation: &str) -> BaseConsumer {
         .set("auto.offset.reset", "error")
         .set("enable.partition.eof", "true")
         .set("fetch.queue.backoff.ms", "5")
-        // A broker delays its response by this time if all new records belong to an open transaction.
+        // A broker delays its response by this time if all new records belong to an open transaction, so a long time would slow down the
+        // tests.
         .set("fetch.wait.max.ms", "20");
     config.create().expect("a consumer")
 }

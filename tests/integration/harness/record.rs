@@ -8,7 +8,7 @@ pub struct TestRecord {
     pub key: Option<Vec<u8>>,
     pub value: Option<Vec<u8>>,
     pub headers: Vec<(String, Option<Vec<u8>>)>,
-    /// Milliseconds since the epoch.
+    /// Milliseconds since the Unix epoch. -1 for a record without a time.
     pub timestamp: i64,
 }
 
@@ -31,14 +31,15 @@ impl TestRecord {
         letter
     }
 
-    /// Adds `bytes` incompressible bytes to the value.
+    /// Adds a field with `bytes` random characters to the value, which must be a JSON object. There are 64 different characters, so
+    /// compression shrinks the field by at most a quarter.
     pub fn enlarge(&mut self, bytes: usize, random: &mut SplitMix) {
         let letters = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
         let padding: String = (0..bytes).map(|_| char::from(letters[random.below(letters.len())])).collect();
         self.pad(&padding);
     }
 
-    /// Adds a field to the value, which must be a JSON object.
+    /// Adds the field `padding` to the value, which must be a JSON object.
     pub fn pad(&mut self, padding: &str) {
         let fields = self.text().strip_suffix('}').expect("a JSON object");
         self.value = Some(format!("{fields},\"padding\":\"{padding}\"}}").into_bytes());
@@ -49,7 +50,7 @@ impl TestRecord {
     }
 }
 
-/// The offset of a record in an empty topic to which all of `records` are produced.
+/// The offset that `record` gets if all of `records` are produced to an empty topic.
 pub fn offset_of(record: &TestRecord, records: &[TestRecord]) -> i64 {
     let at = records.iter().filter(|other| other.partition == record.partition).position(|other| other == record);
     i64::try_from(at.expect("it is one of them")).expect("few enough")

@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Timeout of scripts/registry, which builds the registry the first time.
+/// The maximum wait for scripts/registry, which builds the registry when it runs for the first time.
 const START_PATIENCE: Duration = Duration::from_secs(300);
 
-/// A running registry. It stops when this value is dropped, or when this process dies.
+/// A running scripts/registry. The registry stops when its stdin ends, either because this value is dropped or because this process dies.
 pub struct SchemaRegistry {
     child: Child,
     url: String,
@@ -42,12 +42,12 @@ impl SchemaRegistry {
         self.control("POST", "/test/schemas", &schemas.to_string());
     }
 
-    /// Requests fail with this status until [`SchemaRegistry::heal`].
+    /// Makes all requests fail with this HTTP status until [`SchemaRegistry::heal`].
     pub fn fail(&self, status: u16) {
         self.control("POST", &format!("/test/fail?status={status}"), "");
     }
 
-    /// Requests for paths with this prefix fail with this status until [`SchemaRegistry::heal`].
+    /// Makes requests for paths with this prefix fail with this HTTP status until [`SchemaRegistry::heal`].
     pub fn fail_at(&self, path: &str, status: u16) {
         self.control("POST", &format!("/test/fail?status={status}&path={path}"), "");
     }
@@ -60,7 +60,7 @@ impl SchemaRegistry {
         self.control("DELETE", "/test/failures", "");
     }
 
-    /// The number of requests by method and path, such as `GET /schemas/ids/1`.
+    /// The number of requests for each method and path, such as `GET /schemas/ids/1`.
     pub fn requests(&self) -> serde_json::Value {
         serde_json::from_str(&self.control("GET", "/test/requests", "")).expect("JSON")
     }

@@ -1,4 +1,4 @@
-//! Grants permissions on a broker with ACLs. This needs a request that rdkafka does not offer.
+//! Grants permissions on a broker with ACLs. This needs a `CreateAcls` request, which rdkafka does not offer.
 
 use super::PATIENCE;
 use std::io::{Read, Write};
@@ -16,7 +16,8 @@ pub enum Right<'a> {
     OwnTopics(&'a str),
 }
 
-/// Grants permissions to a user such as `User:unseen`. The broker applies all of them at the same time, shortly after its response.
+/// Grants permissions to a principal such as `User:unseen`. The broker applies all permissions at the same time, shortly after its
+/// response.
 pub fn grant(broker: &str, user: &str, rights: &[Right<'_>]) {
     let mut entries = Vec::new();
     for right in rights {
@@ -61,7 +62,7 @@ const ALLOW: u8 = 3;
 const LITERAL: u8 = 3;
 const PREFIXED: u8 = 4;
 
-/// Sends a request of API version 1. Returns the response without its header.
+/// Sends a request in version 1 of an API. Returns the response without its size and correlation ID.
 fn call(broker: &str, api: u8, body: &[u8]) -> Vec<u8> {
     let mut request = vec![0, api, 0, 1, 0, 0, 0, 0];
     request.extend(string("unseen-tests"));

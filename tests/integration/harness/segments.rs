@@ -1,19 +1,20 @@
-//! Finds transactions without an end in the segments on a broker's disk.
+//! Finds transactions without a commit or abort marker in the segments on a broker's disk.
 //!
-//! See "Record Batch" version 2 in Kafka's documentation. A broker without replicas can lose the end of a transaction when it is killed.
-//! The records of the transaction then stay invisible or become visible with the next transaction of their producer.
+//! If partitions have no replicas, a killed broker can lose the marker of a transaction. `read_committed` consumers then never see the
+//! records of the transaction, or see them only when the next transaction of the same producer is committed. The segments contain batches
+//! in version 2 of the format "Record Batch" in Kafka's documentation.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// `HEAD` is the number of bytes at the start of a batch that the length field does not count. `HEADER` is the size of the whole header.
+/// The number of bytes at the start of a batch that the length field does not count. [`HEADER`] is the size of the whole header.
 const HEAD: usize = 12;
 const HEADER: usize = 61;
 const TRANSACTIONAL: i16 = 0x10;
 const CONTROL: i16 = 0x20;
 
-/// Describes each transaction without an end in the partitions whose directories start with `prefix`.
+/// Describes each transaction without a marker in the partitions whose directory names start with `prefix`.
 pub fn transactions_without_end(broker: &Path, prefix: &str) -> Vec<String> {
     let is_of_topic = |path: &PathBuf| path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
     let mut found = Vec::new();
@@ -21,7 +22,7 @@ pub fn transactions_without_end(broker: &Path, prefix: &str) -> Vec<String> {
         let mut segments: Vec<_> = super::state::entries(&partition);
         segments.retain(|path| path.extension().is_some_and(|ending| ending == "log"));
         segments.sort();
-        // By producer: the epoch and the first offset of the open transaction.
+        // Maps the ID of each producer with an open transaction to its epoch and to the first offset of the transaction.
         let mut open: BTreeMap<i64, (i16, i64)> = BTreeMap::new();
         let mut lost = |offset: i64| found.push(format!("a transaction has no end in {} from offset {offset}", partition.display()));
         for segment in segments {

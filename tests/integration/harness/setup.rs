@@ -12,12 +12,12 @@ pub struct Setup {
     dir: TempDir,
     servers: String,
     group: String,
-    /// Lines of TOML for the section of the same name.
+    /// The lines of the section `[kafka]`. The next three fields are the lines of `[kafka.properties]`, `[worker]`, and `[state]`.
     kafka: String,
     properties: String,
     worker: String,
     state: String,
-    /// The TOML after these sections, such as `[[topics]]`.
+    /// The sections that follow `[log]`, such as `[[topics]]`.
     rest: String,
     environment: Vec<(String, String)>,
 }
@@ -38,7 +38,7 @@ impl Setup {
         }
     }
 
-    /// Joins an existing group instead of a new one.
+    /// Uses the group ID `group` instead of a unique one.
     pub fn of_group(mut self, group: &str) -> Self {
         self.kafka = self.kafka.replace(&self.group, group);
         group.clone_into(&mut self.group);
@@ -148,7 +148,7 @@ impl Setup {
         (server, addresses.0, addresses.1)
     }
 
-    /// The same as [`Setup::start_with`], but files cannot grow beyond `bytes`.
+    /// The same as [`Setup::start_with`], but the worker cannot write files of more than `bytes`, and `Setup::environment` has no effect.
     pub fn start_on_full_disk(&self, name: &str, overrides: &[&str], bytes: u64) -> Worker {
         Worker::start_on_full_disk(&self.write_config(name), overrides, bytes, &self.log(name))
     }
@@ -161,7 +161,7 @@ impl Setup {
         unseen_with(args, &self.environment)
     }
 
-    /// The same as [`Setup::start_with`], with armed fault points (see [`Worker::start_armed`]).
+    /// The same as [`Setup::start_with`], with armed fault points (see [`Worker::start_armed`]). `Setup::environment` has no effect.
     pub fn start_armed(&self, name: &str, overrides: &[&str], faults: &str) -> Worker {
         Worker::start_armed(&self.write_config(name), overrides, faults, &self.log(name))
     }

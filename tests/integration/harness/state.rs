@@ -62,7 +62,7 @@ pub fn contents(db: &DB) -> BTreeMap<Box<[u8]>, Box<[u8]>> {
     db.iterator(IteratorMode::Start).collect::<Result<_, _>>().expect("it can be read")
 }
 
-/// The digest of each partition in a state directory. The keys have the form `space[partition]`.
+/// The digest of each partition in a state directory. The keys of the map have the form `"space"[partition]`.
 pub fn digests(state: &Path) -> BTreeMap<String, String> {
     let (code, out, err) = unseen(["inspect", "--json", state.to_str().expect("a path in UTF-8")]);
     assert_eq!(code, Some(0), "{err}");

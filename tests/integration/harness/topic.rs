@@ -21,7 +21,7 @@ pub fn topic_with(broker: &str, hint: &str, partitions: u32, properties: &[(&str
     name
 }
 
-/// If a topic with this name was deleted, waits until the broker has forgotten it.
+/// Creates a topic with this name. If the broker is still deleting a topic with the same name, waits for the end of the deletion.
 pub fn make_topic(broker: &str, name: &str, partitions: u32) {
     create(broker, name, partitions, &[]);
 }
@@ -30,7 +30,7 @@ pub fn make_topic_with(broker: &str, name: &str, partitions: u32, properties: &[
     create(broker, name, partitions, properties);
 }
 
-/// The same as [`topic_with`] with four partitions. All of them have their replicas on the brokers with these IDs.
+/// The same as [`topic_with`], with four partitions. The replicas of each partition are on the brokers with these IDs.
 pub fn topic_on(broker: &str, hint: &str, replicas: &[i32], properties: &[(&str, &str)]) -> String {
     let name = unique(hint);
     create_with(broker, &name, 4, TopicReplication::Variable(&[replicas; 4]), properties);
@@ -38,7 +38,7 @@ pub fn topic_on(broker: &str, hint: &str, replicas: &[i32], properties: &[(&str,
 }
 
 fn create(broker: &str, name: &str, partitions: u32, properties: &[(&str, &str)]) {
-    // -1 means the broker's default number of replicas.
+    // -1 means the broker's `default.replication.factor`.
     create_with(broker, name, partitions, TopicReplication::Fixed(-1), properties);
 }
 
@@ -70,7 +70,7 @@ fn wait_for_partitions(broker: &str, name: &str, partitions: u32) {
     });
 }
 
-/// `partitions` is the new total.
+/// Increases the number of partitions of a topic to `partitions`.
 pub fn add_partitions(broker: &str, name: &str, partitions: u32) {
     let wanted = NewPartitions::new(name, partitions as usize);
     for result in block_on(admin(broker).create_partitions([&wanted], &options())).expect("the broker answers") {
@@ -94,7 +94,7 @@ pub fn delete_topics(broker: &str, prefix: &str) {
 }
 
 pub fn alter_topic(broker: &str, topic: &str, property: &str, value: &str) {
-    // Settings that are not in the request return to the broker's default, so the request repeats `retention.ms`.
+    // The request resets each setting that it does not contain to the broker's default, so it repeats `retention.ms`.
     let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(property, value).set("retention.ms", "-1");
     let results = block_on(admin(broker).alter_configs([&change], &options())).expect("the broker answers");
     assert!(results.iter().all(Result::is_ok), "topic {topic} could not be changed: {results:?}");
@@ -115,12 +115,13 @@ pub fn first_offset(broker: &str, topic: &str, partition: i32) -> i64 {
     consumer.fetch_watermarks(topic, partition, PATIENCE).expect("the broker answers").0
 }
 
-/// `None` if the group has not committed an offset yet.
+/// The committed offset of a partition. `None` if the group has not committed an offset for the partition.
 pub fn committed_offset(broker: &str, group: &str, topic: &str, partition: i32) -> Option<i64> {
     let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
     let mut partitions = TopicPartitionList::new();
     partitions.add_partition(topic, partition);
-    // After a restart or after the creation of the offsets topic, the broker does not know the offsets of the group at first.
+    // After a broker restart and after the creation of the offsets topic, requests fail until the coordinator has loaded the group's
+    // offsets.
     let committed = wait_until("the broker answers", PATIENCE, || consumer.committed_offsets(partitions.clone(), PATIENCE).ok());
     committed.find_partition(topic, partition)?.offset().to_raw().filter(|&offset| offset >= 0)
 }
@@ -137,7 +138,7 @@ fn commit(broker: &str, group: &str, offsets: &TopicPartitionList) {
     wait_until("the group takes the offset", PATIENCE, || consumer.commit(offsets, CommitMode::Sync).ok());
 }
 
-/// Commits another offset and keeps the metadata of the committed offset. The group must not have members.
+/// Commits `offset` and keeps the metadata of the committed offset. The group must not have members.
 pub fn move_offset(broker: &str, group: &str, topic: &str, partition: i32, offset: i64) {
     let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
     let mut partitions = TopicPartitionList::new();
@@ -177,7 +178,7 @@ impl Group {
         Self { consumer, topic: topic.to_owned(), partitions: all }
     }
 
-    /// The committed offset of each partition. 0 before the first commit. `None` if the broker does not respond.
+    /// The committed offset of each partition, or 0 before the first commit. `None` if the broker does not respond.
     pub fn committed(&self) -> Option<Vec<i64>> {
         let committed = self.consumer.committed_offsets(self.partitions.clone(), Duration::from_secs(1)).ok()?;
         committed.elements().iter().map(|element| element.error().ok().map(|()| element.offset().to_raw().unwrap_or(0).max(0))).collect()

@@ -1,6 +1,6 @@
 //! Limits the number of broker tests that run at the same time to `UNSEEN_TEST_JOBS`, eight by default. Tests spend most of their time
-//! waiting, but too many tests at a time would compete for the cores. `scripts/test` starts more threads than this limit
-//! (`RUST_TEST_THREADS`).
+//! waiting, but too many tests at once would compete for the cores. `scripts/test` sets `RUST_TEST_THREADS` higher than this limit, because
+//! a test that waits for its turn occupies a thread.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! A proxy to a broker. It can cut connections, limit the bandwidth, and delay the end of a transaction.
+//! A proxy to a broker. It can cut connections, limit the bandwidth, and delay an `EndTxn` request.
 
 use super::{PATIENCE, wait_until};
 use std::io::{Read, Write, copy};
@@ -17,12 +17,12 @@ struct Shared {
     /// The broker's address. `None` until [`Way::lead_to`].
     target: Option<String>,
     is_cut: bool,
-    /// The bandwidth of a connection to the broker, in bytes per second. `None` means no limit.
+    /// The bandwidth of each new connection in the direction of the broker, in bytes per second. `None` means no limit.
     width: Option<u32>,
     /// The client's end and the broker's end of every forwarded connection.
     ends: Vec<TcpStream>,
     holds_end: bool,
-    /// The held request with its length prefix.
+    /// The held `EndTxn` request with its length prefix.
     held_end: Option<Vec<u8>>,
 }
 
@@ -61,7 +61,7 @@ impl Way {
         }
     }
 
-    /// Limits the bandwidth of new connections. Existing connections stay as they are.
+    /// Limits the bandwidth of new connections in the direction of the broker. Does not change existing connections.
     pub fn narrow(&self, bytes_a_second: u32) {
         lock(&self.shared).width = Some(bytes_a_second);
     }
@@ -106,7 +106,7 @@ fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     let handles = |from: &TcpStream, to: &TcpStream| [from, to].map(|end| end.try_clone().expect("another handle"));
     let ([mut from, mut to], width, requests) = (handles(&client, &server), shared.width, Arc::clone(way));
     spawn(move || {
-        // Each side's connection must end when the other side's connection ends.
+        // After the copy ends for any reason, both connections must end.
         let _ = match width {
             Some(width) => copy_slowly(&mut from, &mut to, width),
             None => copy_requests(&mut from, &mut to, &requests),
@@ -122,7 +122,7 @@ fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     shared.ends.extend([client, server]);
 }
 
-/// Returns when the connection ends or a request must be held back.
+/// Forwards requests until the connection ends or a request is held back.
 fn copy_requests(from: &mut TcpStream, to: &mut TcpStream, way: &Mutex<Shared>) -> std::io::Result<()> {
     loop {
         let mut length = [0; 4];

@@ -15,7 +15,8 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT_MS: i32 = 30_000;
 
-/// Writes records to one partition in one batch. Returns the broker's error code, or -1 if there is no leader or it does not respond.
+/// Writes records to one partition in one batch. Returns the broker's error code, or -1 if the partition has no leader or the leader does
+/// not respond.
 pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
     let batch = batch(records);
     let mut request = header(0, 3);
@@ -28,8 +29,9 @@ pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
     leader(broker, topic, records[0].partition).and_then(|leader| ask(&leader, &request).ok()).map_or(-1, |answer| code(&answer, code_at))
 }
 
-/// Moves the first replica of every partition to the end of its list of replicas. [`elect_first_replicas`] then moves the leaders. Kafka's
-/// internal topics are included, so the coordinators move, too. Returns `false` if no broker accepts the request.
+/// Moves the first replica of every partition to the end of its list of replicas. This only changes the preferred replicas, and
+/// [`elect_first_replicas`] moves the leaders. Kafka's internal topics are included, so the coordinators move, too. Returns `false` if no
+/// broker accepts the request.
 pub fn move_leaders(broker: &str) -> bool {
     let Some(metadata) = metadata(broker, None) else { return false };
     let mut request = header(45, 0);
@@ -50,7 +52,8 @@ pub fn move_leaders(broker: &str) -> bool {
     any(broker, &request).is_some_and(|answer| code(&answer, 4 + 1 + 4) == 0)
 }
 
-/// Makes the first replica of every partition its leader. Returns `false` if a partition still has another leader.
+/// Elects the first replica of every partition (the preferred replica) as its leader. Returns `false` if the request fails or a partition
+/// still has another leader.
 pub fn elect_first_replicas(broker: &str) -> bool {
     let mut request = header(43, 1);
     // Election type 0 elects the preferred replicas. A topic list of null (-1) means all partitions.
@@ -75,7 +78,8 @@ fn leader(broker: &str, topic: &str, partition: i32) -> Option<String> {
     Some(format!("{}:{}", broker.host(), broker.port()))
 }
 
-/// Sends a request to the first broker that responds. Any broker forwards a request to the controller.
+/// Sends a request to one broker after another until one responds. Any broker may receive the request, because it forwards the request to
+/// the controller.
 fn any(brokers: &str, request: &[u8]) -> Option<Vec<u8>> {
     brokers.split(',').find_map(|broker| ask(broker, request).ok())
 }
@@ -104,7 +108,7 @@ fn header(key: i16, version: i16) -> Vec<u8> {
     request
 }
 
-/// The length of a compact array or string is encoded as length + 1.
+/// Encodes the length of a compact array or string, as length + 1.
 fn compact(length: usize) -> Vec<u8> {
     let mut out = Vec::new();
     unsigned_varint(&mut out, u64::try_from(length).expect("few enough") + 1);

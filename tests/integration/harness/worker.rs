@@ -48,7 +48,7 @@ impl Worker {
     pub fn start_armed(config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#, env!("CARGO_BIN_EXE_unseen")]);
-        // Another process writes the log, because a worker whose file sizes are limited could not.
+        // Another process writes the log file, because the worker cannot extend it after [`Worker::limit_files`].
         let mut pump = Command::new("cat").stdin(Stdio::piped()).stdout(append_to(log)).spawn().expect("cat starts");
         command.stderr(pump.stdin.take().expect("its stdin is a pipe"));
         let mut worker = Self::spawn(command, "run", config, overrides, faults, log);
@@ -82,7 +82,8 @@ impl Worker {
         Self { child, guard: guard.spawn().expect("a shell starts"), log: log.to_owned(), pump: None, log_start }
     }
 
-    /// Limits the file sizes of the running worker. Only a worker from [`Worker::start_armed`] ignores SIGXFSZ and survives this.
+    /// Limits the file sizes of the running worker. The worker must be from [`Worker::start_armed`] or [`Worker::start_on_full_disk`]. Any
+    /// other worker dies of SIGXFSZ when it exceeds the limit.
     pub fn limit_files(&self, bytes: u64) {
         self.prlimit(&bytes.to_string());
     }
@@ -105,7 +106,7 @@ impl Worker {
         self.ended().is_none()
     }
 
-    /// `None` if the process is running. After the exit, the log is complete.
+    /// The exit status. `None` if the process is running. Once there is an exit status, the log is complete.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().expect("its state")?;
         if let Some(mut pump) = self.pump.take() {
@@ -133,7 +134,7 @@ impl Worker {
         }
     }
 
-    /// The process must not have been reaped, because its ID could then be the ID of another process.
+    /// Sends a signal. The process must not have been reaped, because its process ID could then belong to another process.
     fn signal(&mut self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
         assert!(status.is_ok_and(|status| status.success()), "SIG{name} could not be sent");
@@ -143,7 +144,7 @@ impl Worker {
         wait_until("the worker ends", timeout, || self.ended())
     }
 
-    /// Stops the process gracefully. Returns its log.
+    /// Stops the process with SIGTERM. Panics unless it exits with code 0. Returns its log.
     pub fn drain(mut self) -> String {
         self.sigterm();
         let status = self.wait(END_PATIENCE);
@@ -182,8 +183,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The guard must die first. It would otherwise kill the worker's process ID after the worker is reaped, when the ID can be the ID
-        // of another process.
+        // The guard must die first. Otherwise, when its stdin is closed, it would send SIGKILL to the worker's process ID, which can belong
+        // to another process after the worker is reaped.
         for child in [&mut self.guard, &mut self.child] {
             // Fails only if the child has already exited.
             let _ = child.kill();
@@ -195,7 +196,7 @@ impl Drop for Worker {
     }
 }
 
-/// The last value of a field such as `aborts` in a log.
+/// The last value that the log shows for a field such as `aborts`.
 pub fn logged(log: &str, name: &str) -> u64 {
     let (_, after) = log.rsplit_once(&format!(" {name}=")).unwrap_or_else(|| panic!("the log tells no `{name}`"));
     let digits = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());

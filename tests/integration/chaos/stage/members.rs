@@ -1,7 +1,6 @@
 //! The processes of the members.
 //!
-//! If a worker exits, the test restarts it, provided that the plan expected the exit or gave the worker a reason. Any other exit fails the
-//! plan.
+//! If a worker exits for an acceptable reason (see `Stage::why`), the test restarts it. Any other exit fails the plan.
 
 use super::super::plan::Conditions;
 use super::Stage;
@@ -12,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// Errors that may stop a worker while another process has its name.
+/// Errors that may stop a worker after another process has used its name.
 const FENCED: [&str; 3] = [
     "another process that uses transactional id",
     "another process uses transactional id",
@@ -54,7 +53,7 @@ impl Stage<'_> {
         self.story.tell(format_args!("{name} starts, life {}{armed}", self.members[at].lives));
     }
 
-    /// Starts a worker with the files of `name`. If members are static, `known_as` is its static name.
+    /// Starts a worker with the files of `name`. If the plan sets `kafka.instance_id`, the ID of the worker ends with `known_as`.
     pub fn spawn(&self, name: &str, known_as: &str, armed: &str) -> Worker {
         let Conditions { options, commit_ms, checkpoint_ms, transaction_ms, .. } = self.conditions;
         let mut overrides = options.overrides();
@@ -109,7 +108,7 @@ impl Stage<'_> {
             worker.sigterm();
         }
         self.wait("a worker exits after SIGTERM", |_| {
-            // The worker may be stopped at a fault point.
+            // A worker that is stopped at a fault point cannot handle SIGTERM.
             if worker.runs() {
                 worker.sigcont();
             }
@@ -140,7 +139,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Restarts members that have exited. Continues members whose stop is over.
+    /// Restarts members that have exited. Sends SIGCONT to members whose stop at a fault point is over.
     pub(super) fn tend(&mut self) {
         for at in 0..self.members.len() {
             let member = &mut self.members[at];

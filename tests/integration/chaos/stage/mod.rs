@@ -20,21 +20,22 @@ use unseen::checkpoint::Store;
 
 /// The rate of the feed in records per second.
 const PACE: u32 = 6_000;
-/// The maximum number of records that the feed sends beyond the next fault, to give workers something to read.
+/// The number of records that the feed may send beyond the position of the next fault, so that workers have records to read during the
+/// fault.
 const LEAD: usize = 4_000;
-/// The number of records after the last fault.
+/// The number of records at the end that the feed holds back until all faults are over (see [`Stage::allow`]).
 const LAST: usize = 1_000;
 
-/// The number of records before the group starts.
+/// The number of records that are produced before the group starts.
 pub const BEFORE: usize = 500;
 
 pub struct Stage<'a> {
     pub conditions: &'a Conditions,
     pub stream: Stream,
     pub broker: Option<&'a mut OwnBroker>,
-    /// True once a broker was killed, stopped, or slow.
+    /// True once a broker has been killed, stopped, restarted, or slow.
     pub broker_failed: bool,
-    /// The end of the current fault, if one of three brokers has one.
+    /// The end of the current fault of one of three brokers. `None` if no broker has such a fault.
     pub ailment_ends: Option<Instant>,
     /// True once a second process has used the name of a member.
     pub twinned: bool,
@@ -49,22 +50,23 @@ pub struct Stage<'a> {
     pub server: Option<Server>,
     pub promise: Promise,
     promise_without_delivery: Promise,
-    /// Some of the keys in the stream, each once. All have the time of the stream's first record.
+    /// The records that seed the group: one record for each seeded key. All of them have the start time of the stream.
     pub seeds: Vec<TestRecord>,
     group: Group,
     feed: Option<Feed>,
     allowed: usize,
-    /// The number of records that did not come from the feed.
+    /// The number of records in the input that the feed did not send and that were produced after the start of the group.
     beside: usize,
     /// The directory for the files of a failed plan.
     dir: &'a Path,
 }
 
 impl<'a> Stage<'a> {
-    /// Sets up the stream and starts the first member. All members get a copy of the empty checkpoint from the group's start. Without it, a
-    /// member would rebuild its state from the window and would not know which keys were seen earlier.
+    /// Sets up the stream and starts the first member. All members get a copy of the empty checkpoints from the group's start. Without a
+    /// checkpoint and without a changelog, a member would warm up from the records of a single window, and it would not know the keys that
+    /// were seen before that window.
     pub fn new(plan: &'a Plan, address: &str, mut broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
-        // A failed plan may have left a broker down.
+        // The previous plan may have failed and left a broker down.
         if let Some(broker) = &mut broker {
             broker.wait_until_whole();
         }
@@ -125,12 +127,12 @@ impl<'a> Stage<'a> {
         stage
     }
 
-    /// Waits for a condition. Meanwhile, takes care of the members, the brokers, and the server.
+    /// Waits for a condition. Meanwhile, takes care of the members, the brokers, and the server. Panics after [`LIMIT`].
     pub fn wait(&mut self, what: &str, condition: impl FnMut(&mut Self) -> bool) {
         assert!(self.wait_for(LIMIT, condition), "not within {LIMIT:?}: {what}");
     }
 
-    /// Returns `false` if the condition does not hold within `limit`.
+    /// The same as [`Stage::wait`], but returns `false` if the condition does not hold within `limit`.
     pub fn wait_for(&mut self, limit: Duration, mut condition: impl FnMut(&mut Self) -> bool) -> bool {
         let deadline = Instant::now() + limit;
         loop {
@@ -147,7 +149,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// `None` if the broker does not respond.
+    /// The group's committed offset in each partition of the input. `None` if the broker does not respond.
     pub fn group_offsets(&self) -> Option<Vec<i64>> {
         self.group.committed()
     }
@@ -166,8 +168,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Lets the feed continue to the next fault and a bit further. The last records must wait until all faults are over: a server with a
-    /// changed configuration answers only after the workers have written to every partition with that configuration.
+    /// Lets the feed send `records` records and [`LEAD`] more. The last [`LAST`] records must wait until all faults are over, because a
+    /// server with a changed configuration answers only after the workers have written to every partition with that configuration.
     pub fn allow(&mut self, records: usize) {
         let most = (records + LEAD).min(self.conditions.records - LAST).max(records);
         self.allowed = self.allowed.max(most);
@@ -182,13 +184,13 @@ impl<'a> Stage<'a> {
         self.wait("all sent records are committed", |stage| stage.committed() >= all);
     }
 
-    /// Writes records with timestamp 0. Some of their keys have occurred, others will occur. The feed cannot write such records, because
-    /// librdkafka replaces timestamp 0 with the current time.
+    /// Writes records with timestamp 0. Some of their keys have already occurred in the stream, and others occur later. The feed cannot
+    /// write such records, because librdkafka replaces timestamp 0 with the current time.
     pub fn bring_of_time_0(&mut self, near: usize) {
         let some = self.stream.records[near.saturating_sub(1_000)..].iter().step_by(71).take(40);
         let some: Vec<_> = some.map(|record| TestRecord { timestamp: 0, ..record.clone() }).collect();
         for records in by_partition(some, PARTITIONS).iter().filter(|records| !records.is_empty()) {
-            // A leader may be down or not elected yet.
+            // Repeats the request, because a leader may be down or not elected yet.
             let (broker, input) = (self.stream.broker.clone(), self.stream.input.clone());
             self.wait("the broker takes records of time 0", |_| produce_raw(&broker, &input, records) == 0);
             self.beside += records.len();
@@ -213,8 +215,8 @@ impl<'a> Stage<'a> {
         }
         let inputs = self.inputs();
         if self.conditions.options.has("repartition = true") {
-            // The committed offsets of the input do not show if the workers have also read the repartition topic, so this waits for the
-            // expected keys.
+            // The committed offsets of the input do not show whether the workers have also read the repartition topic, so this waits for
+            // the expected keys in the output.
             let keys = truth::keys(&self.conditions.options, &self.seeds, &inputs);
             // Reading the whole output takes long enough, so the loop needs no further pause.
             self.wait_for(LIMIT, |stage| truth::lacks_nothing(&keys, &stage.stream.output()));

@@ -8,8 +8,8 @@ use crate::harness::{News, Oracle, RETRACT, Setup, SplitMix, TestRecord, produce
 use crate::stream::Stream;
 use std::time::Duration;
 
-/// Creates the topics of a plan and writes the records from before the group's start. Returns the stream, the other topic of the space (if
-/// there is one), and the topics of dead letters and of duplicates.
+/// Creates the topics of a plan and writes the first [`BEFORE`] records, which precede the group's start. Returns the stream, the other
+/// topic of the space (if there is one), and the topics of dead letters and of duplicates.
 pub(super) fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, Option<String>, [String; 2]) {
     let options = &conditions.options;
     let hint = format!("chaos-{}", conditions.seed);
@@ -47,7 +47,7 @@ fn records(conditions: &Conditions) -> Vec<TestRecord> {
         let some = records.iter_mut().filter(|_| random.below(10) == 0);
         some.for_each(|record| record.headers.push((RETRACT.to_owned(), Some(RETRACTS.into()))));
     }
-    // Oversized records are rare, because each of them needs its own transaction.
+    // Oversized records are rare, because each of them aborts a transaction and needs its own.
     let rare = if conditions.options.has("records too large for the output") { 1_000 } else { 50 };
     let some = records.iter_mut().filter(|_| random.below(rare) == 0).collect::<Vec<_>>();
     let mut random = SplitMix(conditions.seed);

@@ -4,7 +4,7 @@ use super::super::options::{Memory, Options};
 use super::Known;
 use std::collections::BTreeSet;
 
-/// False-positive rates of the server's own filters. The first is high enough to show false positives.
+/// The false-positive rate of a server's own aging filter. It is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
 const RARELY: f64 = 1e-9;
 /// The maximum number of filter lookups per key: two in each of six partitions. There are two lookups, because the user ID can be a number
@@ -32,7 +32,7 @@ impl ServerFilter {
         let (option, rate) = match self {
             Self::Worker => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
             Self::Aging if !retracts => own("aging", OFTEN),
-            // A filter with many false positives would retract other keys, so retractions need a low rate.
+            // In a filter with many false positives, a retraction can remove another key, so plans with retractions need a low rate.
             _ => own("cuckoo", RARELY),
         };
         (option, 1.0 - (1.0 - rate).powi(LOOKUPS))
@@ -46,13 +46,13 @@ pub fn parts(key: &[u8]) -> (&str, &str) {
 pub struct Answer {
     pub as_of_ms: i64,
     pub seen: Vec<bool>,
-    /// The probability that an unseen key is reported as seen.
+    /// The probability that the server reports an unseen key as seen.
     pub rate: f64,
 }
 
 impl Answer {
-    /// Panics unless the answer about `keys` is correct. For keys in `before`, which are from before the group's start, both answers are
-    /// correct.
+    /// Panics unless the answer about `keys` is correct. Keys in `before`, which are from before the group's start, may be reported as seen
+    /// or as unseen.
     pub fn judge(&self, keys: &[Vec<u8>], known: &Known, before: &BTreeSet<Vec<u8>>) {
         let Self { as_of_ms, rate, .. } = *self;
         let answered = |seen| keys.iter().zip(&self.seen).filter(move |(_, said)| **said == seen).map(|(key, _)| key);

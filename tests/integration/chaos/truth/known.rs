@@ -7,17 +7,17 @@ use super::records::{id, is_judged, is_of_first_entry};
 use crate::harness::TestRecord;
 use std::collections::BTreeSet;
 
-/// The keys that a server must or may report as seen between two commits.
+/// The keys that a server must or may report as seen at some time between two commits of the group.
 #[derive(Default)]
 pub struct Known {
-    /// Keys that are remembered from the first commit to the second. The server must report them.
+    /// Keys that the group remembers at all times between the two commits. The server must report these keys as seen.
     pub seen: BTreeSet<Vec<u8>>,
-    /// Keys that may be remembered, or that are remembered for a part of the time. The server may report them.
+    /// Keys that the group may remember, or that it remembers for only a part of the time. The server may report these keys as seen.
     pub maybe: BTreeSet<Vec<u8>>,
 }
 
-/// Returns the keys for an answer that includes at least the first `from` records of each partition of the input, and at most the first
-/// `until` records.
+/// Returns the keys for an answer from a time when the group had read at least the first `from` and at most the first `until` records of
+/// each partition of the input.
 pub fn known(
     options: &Options,
     promise: Promise,
@@ -41,7 +41,7 @@ pub fn known(
             for record in late.iter().filter(|record| is_judged(record)) {
                 let was_seen = model.remembers_when(record);
                 model.judge(record);
-                // The key was not remembered before this record or is not remembered after it.
+                // The key was not remembered before this record or is not remembered after it, so both answers about the key are correct.
                 if !was_seen || !model.remembers(&id(record)) {
                     known.maybe.insert(id(record));
                 }
@@ -59,7 +59,7 @@ pub fn known(
     known
 }
 
-/// The keys of records that are looked up.
+/// The keys of the records that the worker looks up. Excludes tombstones, records without a readable key, and records that pass through.
 pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
     records.iter().filter(|record| is_judged(record)).map(id)
 }

@@ -44,7 +44,7 @@ fn is_marked(record: &TestRecord) -> bool {
     record.headers.iter().any(|(name, value)| name == "unseen-verdict" && value.as_deref() == Some(b"duplicate"))
 }
 
-/// Removes marked duplicates from the output, and the marks from the other records.
+/// Removes marked duplicates from the output, and the worker's headers from the other records.
 pub fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
     let mut output = output.to_vec();
     for records in &mut output {
@@ -91,7 +91,7 @@ pub fn check(
     }
     assert!(options.is_judged_by_keys(), "the output of {options:?} cannot be predicted");
     if undisturbed.exact && options.is_in_order() && options.filter().keeps_window() {
-        // With at-least-once delivery, records may be emitted several times and out of order, so the comparison ignores both.
+        // With `at_least_once`, records may be emitted several times and out of order, so the comparison ignores copies and the order.
         assert_same(&by_trace(expected(options, seeds, &inputs[0], Destination::Output)), &by_trace(output.clone()));
     }
     check_content(options, inputs, before, &output);
@@ -119,7 +119,7 @@ pub fn check(
     assert!(!promise.nothing_twice || more.is_none(), "{more:?}: a record without a lookup was emitted several times");
     let seeded = seeds.iter().map(id).find(|id| times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
     assert!(!promise.nothing_twice || seeded.is_none(), "key {seeded:?} was seeded, but was emitted");
-    // A rejected record from before the group's start still makes its key seen.
+    // If the group reads records from before its start, a rejected one of them still makes its key seen.
     let refused: BTreeSet<_> = before().filter(|record| is_refused(options, record)).map(id).collect();
     let lost = keys(options, seeds, inputs).into_iter().find(|id| !times.contains_key(id) && !refused.contains(id));
     let lost = lost.map(|id| String::from_utf8_lossy(&id).into_owned());
@@ -128,13 +128,13 @@ pub fn check(
     assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key was emitted several times");
 }
 
-/// Panics if an emitted record differs from the record in the input.
+/// Panics if an emitted record differs from the input records with the same trace.
 fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[TestRecord], output: &[Vec<TestRecord>]) {
     let mut read: BTreeMap<Vec<u8>, Vec<TestRecord>> = BTreeMap::new();
     for record in inputs.iter().flatten().flatten().chain(before) {
         read.entry(trace(record)).or_default().push(as_written(record.clone()));
     }
-    // If partitions were added to the input, some of its partitions do not exist in the output.
+    // If partitions were added to the input, the output has fewer partitions, so the worker does not keep the partition of each record.
     let moves = options.has("repartition = true") || inputs[0].len() > output.len();
     for record in output.iter().flatten() {
         let candidates = read.get(&trace(record)).map_or(&[][..], Vec::as_slice);
@@ -146,7 +146,8 @@ fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[T
     }
 }
 
-/// Panics unless the duplicates and the dead letters are the same as in an undisturbed run.
+/// Panics unless the marked duplicates, the topic of duplicates, and the dead letters have the same records as in an undisturbed run.
+/// Compares only the traces.
 fn check_others(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], written: &Written) {
     let marked: Vec<Vec<_>> =
         written.output.iter().map(|records| records.iter().filter(|record| is_marked(record)).cloned().collect()).collect();

@@ -24,9 +24,9 @@ pub(super) struct Model<'o> {
     stream_time: Option<i64>,
     /// The number of keys in the current slice of a window by count, and the number of that slice.
     counted: (i64, i64),
-    /// `None` for keys that were inserted before any time was known.
+    /// Each key with the slice of its last insertion. The slice is `None` if the key was inserted before any time was known.
     pub(super) keys: BTreeMap<Vec<u8>, Option<i64>>,
-    /// The state of each key's last emitted record.
+    /// The value of `/state` in the last emitted record of each key.
     states: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     emits_changes: bool,
 }
@@ -87,7 +87,7 @@ impl<'o> Model<'o> {
         })
     }
 
-    /// Advances stream time to the record. Returns `true` if the record's key is remembered then.
+    /// Advances stream time to the time of a record. Returns `true` if the key of the record is remembered at that time.
     pub(super) fn remembers_when(&mut self, record: &TestRecord) -> bool {
         self.pass(time(record));
         self.remembers(&id(record))
@@ -105,7 +105,7 @@ impl<'o> Model<'o> {
         self.keys.insert(id, slice);
     }
 
-    /// `None` if the record is dropped.
+    /// Decides where a record goes and updates the model. Returns `None` if the record is dropped.
     pub(super) fn judge(&mut self, record: &TestRecord) -> Option<Destination> {
         if passes(record) {
             return self.written(record, Destination::Output);
@@ -153,7 +153,7 @@ impl<'o> Model<'o> {
         Some(Destination::DeadLetters).filter(|_| self.options.has("on_invalid = { topic }"))
     }
 
-    /// Returns `to`, unless the output rejects the record.
+    /// Returns `to`, or the destination of invalid records if the output rejects the record.
     fn written(&self, record: &TestRecord, to: Destination) -> Option<Destination> {
         if is_refused(self.options, record) { self.invalid() } else { Some(to) }
     }
@@ -163,7 +163,8 @@ impl<'o> Model<'o> {
 pub(super) fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], to: Destination) -> Vec<Vec<TestRecord>> {
     let of_partition = |(partition, records): (usize, &Vec<TestRecord>)| {
         let mut models = [false, true].map(|is_first| Model::new(options, is_first, seeds, partition));
-        // After a change of `emit`, the worker evaluates all records again, so a second model with the other `emit` sees all of them, too.
+        // After a change of `emit`, the worker evaluates all records again, so a second model with the other `emit` also evaluates all
+        // records.
         let mut other = options.has(ON_CHANGE).then(|| Model { emits_changes: false, ..Model::new(options, false, seeds, partition) });
         let mut judge = |record: &TestRecord| {
             let is_first = is_of_first_entry(record);

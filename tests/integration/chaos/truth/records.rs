@@ -1,4 +1,4 @@
-//! Changes the records of a plan as its options require, and adds headers that describe the changes to the model.
+//! Changes the records of a plan as its options require. Adds headers from which the model learns of the changes.
 
 use super::super::options::{ENCODED, EVENT_TIMES, ON_CHANGE, Options, RULES, WHEN};
 use crate::harness::{SplitMix, TestRecord};
@@ -7,7 +7,8 @@ use flate2::Compression;
 use flate2::read::{GzDecoder, GzEncoder};
 use std::io::Read;
 
-/// The max timestamp, 2027-01-01: record times after it do not advance stream time.
+/// The latest time that advances the model's stream time, 2027-01-01. No record has a time near it, so workers agree with the model,
+/// although their max timestamp depends on their clock.
 pub const MAX_TIMESTAMP: i64 = 1_798_761_600_000;
 /// The record size limit of the output, in bytes.
 pub const LIMIT_BYTES: usize = 20_000;
@@ -44,7 +45,7 @@ const EVENT_TIME: &str = "event-time";
 /// The maximum difference between Kafka's timestamp and the event time.
 const JITTER_MS: i64 = 10 * 60 * 1_000;
 
-/// If the options require it, moves the times of records into a field of their values and sets other timestamps.
+/// If the options require it, moves the times of records into a field of their values and changes the timestamps by up to [`JITTER_MS`].
 pub fn move_times(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x7157);
     for record in records.iter_mut().filter(|_| options.has(EVENT_TIMES)) {
@@ -65,7 +66,7 @@ pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
     let after = rest.find([',', '}']).map_or("", |end| &rest[end..]);
     let written = match (form, time) {
         (_, ..=0) => String::new(),
-        // Workers would read a small number as seconds.
+        // The time is written as text, because workers would read a small number as seconds.
         (0, _) | (_, ..100_000_000_000) => {
             let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(time.unsigned_abs());
             format!(",\"ts\":\"{}\"", humantime::format_rfc3339_millis(time))
@@ -82,7 +83,7 @@ pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
     record.value = Some(if is_encoded { encoded(&value) } else { value.into_bytes() });
 }
 
-/// The header of an encoded record whose key cannot be read.
+/// The header that marks an encoded record whose key cannot be read.
 const BROKEN: &str = "broken";
 
 /// If the options require it, moves the IDs of records into JSON in a text field and encodes the values. A value that cannot be read stays
@@ -122,7 +123,7 @@ fn encoded(value: &str) -> Vec<u8> {
     BASE64.encode(&gzip).into_bytes()
 }
 
-/// The text of a value that may have been cut off.
+/// The text of an encoded value. If the value was cut off, the text is incomplete.
 fn decoded(value: &[u8]) -> String {
     let mut text = String::new();
     let gzip = BASE64.decode(value).unwrap_or_default();
@@ -140,7 +141,7 @@ pub(super) fn time(record: &TestRecord) -> Option<i64> {
 /// The header that contains the state of a record for this model. Workers read the state from a field of the value.
 const STATE: &str = "state";
 
-/// Gives records a state if the options require it. The state of a key often stays the same. Some records have no state.
+/// If the options require it, gives most records a state. Consecutive records of a key often have the same state.
 pub fn set_states(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x57a7);
     for record in records.iter_mut().filter(|_| options.has(ON_CHANGE)) {

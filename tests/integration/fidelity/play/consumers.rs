@@ -166,7 +166,7 @@ impl<S: Side> Player<'_, S> {
 
     pub(super) fn committed(&self) -> String {
         if self.slots.iter().any(|slot| slot.has_offsets) {
-            // A client would wait until the transaction ends or its own request times out.
+            // While a transaction has uncommitted offsets, a client would wait until the transaction ends or the request times out.
             return "unstable".to_owned();
         }
         let of: Vec<_> = (0..self.partitions.cast_signed()).map(|partition| self.at(To(0, partition))).collect();

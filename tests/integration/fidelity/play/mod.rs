@@ -15,7 +15,7 @@ use unseen::runtime;
 
 const CALL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
-/// The age of the produced records.
+/// The age that the produced records have when the plan starts.
 const AGO_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 86_400_000;
 
@@ -32,7 +32,7 @@ struct Player<'s, S: Side> {
     partitions: u32,
     number: usize,
     start_ms: i64,
-    /// Topic IDs in the order of their appearance. The two clusters have different IDs.
+    /// Topic IDs in the order in which they appeared. The two clusters have different IDs, so observations show the index of an ID.
     ids: Vec<String>,
 }
 

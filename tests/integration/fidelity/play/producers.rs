@@ -24,7 +24,7 @@ pub(super) struct Slot<B: Broker> {
 
 pub(super) fn producer<S: Side>(side: &S, names: &Names, config: &Config, id: usize) -> <S::Broker as Broker>::Producer {
     let transactional_id = &format!("{}-{id}", names.prefix);
-    // With 1,000 partitions, the linger is long enough to put all records into one batch.
+    // The linger time grows with the number of partitions. With 1,000, it is long enough to put all records into one batch.
     let options = ProducerOptions { transactional_id, partitions: 1000, batch_bytes: 1_000_000, one_record_per_batch: false };
     side.broker().producer(config, &options).expect("a producer")
 }
@@ -67,7 +67,8 @@ impl<S: Side> Player<'_, S> {
         self.producer(who).map_or_else(|| "there is none".to_owned(), call)
     }
 
-    /// Returns the number of queued records. If a record is rejected, the error also states that number.
+    /// Queues records of these kinds and returns their number. If the producer rejects a record, the error states how many records were
+    /// queued before it.
     pub(super) fn queue(&self, producer: &<S::Broker as Broker>::Producer, to: To, kinds: &[Kind]) -> Result<usize, String> {
         let topic = self.names.topic(to.0);
         for (at, kind) in kinds.iter().enumerate() {
@@ -123,7 +124,8 @@ impl<S: Side> Player<'_, S> {
         format!("{sent:?}, {reports}")
     }
 
-    /// Adds a partition to the open transaction. `before` is the end of the partition before the write.
+    /// Notes that the open transaction has written to a partition, unless the producer is fenced or the write failed. `before` is the end
+    /// of the partition before the write.
     fn touch(&mut self, who: Who, of: TopicPartition, before: Option<Offset>, was_sent: bool) {
         if !who.is_fenced && was_sent {
             let slot = &mut self.slots[who.id];
