@@ -86,7 +86,7 @@ impl Stage<'_> {
             return;
         }
         if let Some(broker) = &self.broker {
-            broker.ways().iter().for_each(Way::mend);
+            broker.ways().iter().for_each(Way::restore);
         }
         let (stream, options) = (&self.stream, &self.conditions.options);
         // With `at_least_once`, the worker can emit a record before it logs the key. The output then does not show which keys the server
@@ -148,7 +148,7 @@ impl Stage<'_> {
         match trouble {
             Trouble::Killed => self.start_server(),
             Trouble::Stopped => server.process.iter_mut().for_each(Worker::sigcont),
-            Trouble::CutOff => self.broker.iter().flat_map(|broker| broker.ways()).for_each(Way::mend),
+            Trouble::CutOff => self.broker.iter().flat_map(|broker| broker.ways()).for_each(Way::restore),
         }
     }
 

@@ -51,7 +51,7 @@ impl Way {
         lock(&self.shared).target = Some(target.to_owned());
     }
 
-    /// Closes all connections and rejects new ones until [`Way::mend`].
+    /// Closes all connections and rejects new ones until [`Way::restore`].
     pub fn cut(&self) {
         let mut shared = lock(&self.shared);
         shared.is_cut = true;
@@ -89,7 +89,7 @@ impl Way {
         i16::from_be_bytes([answer[12], answer[13]])
     }
 
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         lock(&self.shared).is_cut = false;
     }
 }
