@@ -188,7 +188,8 @@ impl PendingChanges {
         records.collect()
     }
 
-    /// Drops the changes below the `ends` of the topics, because these changes are now logged and committed.
+    /// Drops the changes of records below each topic's offset in `ends`, because the changelog now contains these changes. With
+    /// `at_least_once`, the offsets may not be committed yet.
     pub fn committed(&mut self, ends: &[(TopicId, Offset)]) {
         let mut is_left = false;
         let (spare, len) = (&mut self.spare, &mut self.len);

@@ -385,7 +385,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the fill level of the filter. An exact store without a filter is limited only by the disk, so its load and bytes are 0.
+    /// Returns the number of keys, the filter's memory, and its load. An exact store without a filter has no filter memory and no planned
+    /// size, so `bytes` and `load` are 0.
     #[must_use]
     pub fn usage(&self) -> Usage {
         match (&self.filter, &self.exact) {

@@ -34,7 +34,8 @@ pub(super) struct Life {
     pub(super) view: View,
 }
 
-/// The configuration and the counts of a process. The process replaces both when it starts with other topics.
+/// The configuration and the counts of a process. The process replaces them whenever it restarts its workers because the topics that match
+/// a pattern have changed.
 pub(super) type View = Arc<Mutex<(Arc<Config>, Arc<Stats>)>>;
 
 impl Life {
