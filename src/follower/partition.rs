@@ -54,8 +54,8 @@ pub(super) struct Partition {
     state: RwLock<Dedup>,
     /// The loading progress in per mille, or one of the constants above.
     progress: AtomicU32,
-    /// The time before which the state contains all commits, in milliseconds since the epoch. 0 until the state first reaches an end offset
-    /// that the brokers reported.
+    /// A time in milliseconds since the epoch. The state contains all commits before this time. 0 until the state first reaches an end
+    /// offset that the brokers reported.
     as_of: AtomicI64,
     /// The error message. Outdated unless `progress` is `BROKEN`.
     broken: Mutex<String>,
@@ -124,7 +124,8 @@ impl Partition {
         self.as_of.store(time, Ordering::Relaxed);
     }
 
-    /// Returns the time before which the state contains all commits, or `None` while the partition is not ready.
+    /// Returns a time, in milliseconds since the epoch. The state contains all commits before this time. Returns `None` while the partition
+    /// is not ready.
     pub(super) fn as_of(&self) -> Option<Timestamp> {
         Some(self.as_of.load(Ordering::Relaxed)).filter(|&time| time > 0 && self.is_ready())
     }

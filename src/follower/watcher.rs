@@ -116,8 +116,8 @@ fn round<'s>(
 /// The index of a space and a partition of its changelog.
 type Place = (usize, i32);
 
-/// Partitions that did not answer. In the next round, they are asked last. If another partition has answered by then, they get a short
-/// timeout. So an offline topic does not delay the answers for other topics.
+/// Partitions that did not answer. The next round asks them last, and with a short timeout if another partition has answered in that round.
+/// So an offline topic does not delay the answers for other topics.
 #[derive(Debug, Default)]
 struct Failing(VecDeque<Place>);
 
@@ -129,7 +129,7 @@ impl Failing {
         self.0.retain(|place| places.contains(place));
         let known: BTreeSet<Place> = self.0.iter().copied().collect();
         for &place in places.iter().filter(|place| !known.contains(place)) {
-            // If one partition of a topic is offline, the others usually are, too. Ask the others at the end of the round.
+            // If one partition of a topic is offline, the other partitions of the topic usually are, too. Ask them at the end of the round.
             if failed.iter().any(|&(space, _)| space == place.0) {
                 self.0.push_front(place);
                 continue;

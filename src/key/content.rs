@@ -4,7 +4,8 @@
 //! The digest is part of a key's encoding, so its computation must not change within a version of the state format. The digest of a scalar
 //! is the hash of its type and its bytes. An object becomes a list of its members, sorted by the hashes of their names. Each entry has the
 //! hash of the name and the digest of the value, and the digest of the object is the hash of this list. For an array, each step hashes the
-//! digest so far and the digest of the next element. This module does not depend on any format.
+//! digest so far and the digest of the next element. The digest is computed from the visited values, so this module has no code for JSON or
+//! any other value format.
 
 use super::{Hashing, SpecError};
 use crate::format::{Container, Node, Places, Scalar, Visit};

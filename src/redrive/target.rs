@@ -14,7 +14,7 @@ pub(super) struct Origin {
     /// True if the input has several entries in the configuration, with different outputs. Dead letters do not show their entry, so the
     /// right output is unknown.
     has_outputs: bool,
-    /// Number of partitions of the topic that dead letters refer to, of the input, and of the output, in this order.
+    /// The numbers of partitions of three topics, in this order: the topic that the dead letters refer to, the input, and the output.
     counts: [u32; 3],
     /// True if dead letters refer to the repartition topic of the input.
     is_internal: bool,

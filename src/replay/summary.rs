@@ -43,7 +43,7 @@ pub struct Summary {
     pub untimed: u64,
     /// Partitions that had a record with a key.
     pub partitions: u64,
-    /// Fill level of the fullest filter: 1 if its open slice has the planned number of keys.
+    /// Fill level of the fullest filter, divided by the planned fill level. See [`Usage::load`](crate::filter::Usage::load).
     pub load: f64,
     /// Memory of the filters, in bytes.
     pub memory: u64,

@@ -180,7 +180,7 @@ impl Server {
         if let Ok(Err(writes)) = flushed.await {
             tracing::warn!(
                 writes,
-                "the brokers did not acknowledge all writes of clients in time; the unacknowledged records may be in the topics anyway"
+                "the brokers did not acknowledge these writes of clients within worker.shutdown_timeout; the records may be in the topics anyway"
             );
         }
     }
