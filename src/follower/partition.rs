@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// A loading progress of 100 %, in per mille. `Partition::progress` is either below this value or one of the constants below.
+/// A loading progress of 100 %, in per mille. While a partition is loading, `Partition::progress` is less than this value. Otherwise, it is
+/// `BROKEN`, `UNOWNED`, `OTHER_KEYS`, `WARMING_UP`, or `READY`.
 const ALL: u32 = 1000;
 const BROKEN: u32 = ALL + 1;
 /// The lowest progress value of a completely applied changelog. The [`Standing`] is added to this value.
@@ -52,7 +53,7 @@ struct Estimate {
 pub(super) struct Partition {
     pub(super) number: i32,
     state: RwLock<Dedup>,
-    /// The loading progress in per mille, or one of the constants above.
+    /// The loading progress in per mille, or, if the partition is not loading, a constant such as `READY`.
     progress: AtomicU32,
     /// A time in milliseconds since the epoch. The state contains all commits before this time. 0 until the state first reaches an end
     /// offset that the brokers reported.

@@ -30,7 +30,7 @@ enum Tag {
 #[derive(Debug)]
 struct Member {
     name: u128,
-    /// Orders members with the same name. The last of them counts.
+    /// The position of the member in the value, to order members with the same name. The last member with a name counts.
     number: usize,
     value: u128,
 }
@@ -38,7 +38,7 @@ struct Member {
 /// A container that is being read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
-    /// [`Tag::Null`] outside of all containers.
+    /// The type of the container. [`Tag::Null`] outside of all containers.
     tag: Tag,
     /// For an object, the position of its first member in [`Room::members`]. For an array, the index of the next element.
     at: usize,

@@ -82,7 +82,7 @@ impl Origin {
         let &Self { ref input, ref output, counts: [own, of_input, of_output], is_internal, .. } = self;
         let exists = |count: u32| u32::try_from(partition).is_ok_and(|partition| partition < count);
         if is_of_output(verdict) {
-            // The worker chooses the partition of an output in the same way.
+            // The worker also keeps the partition number of a record if the output has enough partitions.
             (output, Some(partition).filter(|_| of_output >= own && exists(of_output)))
         } else {
             (input, Some(partition).filter(|_| !is_internal && exists(of_input)))

@@ -39,7 +39,8 @@ pub struct Summary {
     pub stream_time: Option<Timestamp>,
     /// Records that the worker would have sent to a dead-letter topic.
     pub dead_letters: u64,
-    /// Records without a time, which do not move a window by time.
+    /// Records without a time, which do not move a window by time. Of the records without a key, only those without a Kafka timestamp
+    /// count, and only if the topic does not set `time`.
     pub untimed: u64,
     /// Partitions that had a record with a key.
     pub partitions: u64,

@@ -195,7 +195,7 @@ impl Server {
             tracing::warn!(
                 most,
                 wanted,
-                "the limit of open files is too low for serve.max_connections; raise the limit (`ulimit -n`, LimitNOFILE=), or lower serve.max_connections"
+                "the limit of open files is too low for serve.max_connections, so the server may fail to accept connections or to open files; raise the limit (`ulimit -n`, LimitNOFILE=), or lower serve.max_connections"
             );
         }
     }

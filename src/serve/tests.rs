@@ -20,7 +20,7 @@ fn server(options: &str) -> Arc<Server> {
     );
     let config = Arc::new(Config::of_text(&text));
     let server = Server::new(&config, Follower::start(&config).unwrap()).unwrap();
-    // Dropping the follower would wait for a request that no broker answers.
+    // Never drop the server, because dropping its follower would wait for a request that no broker answers.
     std::mem::forget(Arc::clone(&server));
     server
 }

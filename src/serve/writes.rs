@@ -153,7 +153,7 @@ fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answer
     }
     let there = filter.capacity.map_or_else(|| "its window".to_owned(), |capacity| format!("{capacity} keys"));
     let message = format!(
-        "key spaces are created in the configuration, and the filter of this key space is sized for {there} at a false-positive rate of {:e}; change `filter` in the configuration",
+        "key spaces are created in the configuration, and the filter of this key space is sized for {there} at a false-positive rate of {:e}; change the filter in the configuration (`filter` or serve.filters)",
         filter.false_positive_rate
     );
     Err(("ERR", message))

@@ -62,7 +62,7 @@ pub struct ConflictStatus {
 pub struct ValueStatus {
     /// The value, cut after 64 bytes; null for all other values and for records without a value.
     pub value: Option<String>,
-    /// Number of records since the value has been listed.
+    /// Number of sampled records since the value has been listed.
     pub records: u64,
     /// Number of duplicates among these records.
     pub duplicates: u64,

@@ -143,7 +143,7 @@ fn keys_written_by_clients_are_emitted_once() {
         (&["BF.ADD", "fields", "1"][..], "consist of the record key"),
         (&["CF.DEL", "sessions:{u1}", "login"], "no `retract`"),
         (&["BF.INSERT", "orders", "SIZE", "1"], "items must follow ITEMS"),
-        (&["BF.RESERVE", "orders", "1e-10", "100"], "change `filter` in the configuration"),
+        (&["BF.RESERVE", "orders", "1e-10", "100"], "change the filter in the configuration"),
         (&["BF.SCANDUMP", "orders", "0"], "cannot be saved or loaded"),
         (&["DEL", "orders"], "can only be deleted in the configuration"),
     ] {

@@ -126,7 +126,7 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
     }
 
     /// True if a lower number of partitions means that the changelog was recreated: the topic id has changed, or no id was known before.
-    /// With an unchanged id, the lower number comes from a broker with outdated metadata.
+    /// Otherwise, the lower number may come from a broker with outdated metadata.
     fn is_recreated(&self, space: &Space, watermarks: &Watermarks) -> bool {
         let known = self.partitions.iter().find(|partition| std::ptr::eq(partition.space, space));
         known.and_then(|partition| partition.log.as_ref()).is_none_or(|known| watermarks.log.as_ref().is_some_and(|log| log != known))

@@ -30,10 +30,11 @@ pub(super) struct Known {
     extractor: Result<Extractor, String>,
 }
 
-/// A key or value to read, from [`Extractors::open`] or [`Opened::bare`].
+/// A record key or value and the index of its extractor.
 #[derive(Clone, Copy)]
 pub(super) struct Opened<'a> {
-    /// The key or value, or `None` if it is null. Without its frame if [`Extractors::open`] returned it.
+    /// The key or value, or `None` if it is null. [`Extractors::open`] removes the frame. A key or value that was not opened keeps its
+    /// frame.
     pub(super) text: Option<&'a [u8]>,
     /// The index of the extractor, or `None` if the key or value need not be parsed.
     pub(super) number: Option<usize>,
