@@ -1,7 +1,7 @@
 //! Fault points and defects, which tests use to make a worker fail.
 //!
 //! A fault point is a named place in the code where a test can kill or stop the process, or make a step fail. A defect is wrong behavior
-//! that a simulation switches on. The simulation proves that its checks detect the defect.
+//! that a simulation switches on. A simulation with a defect must fail, which proves that the checks of the simulation detect the defect.
 //!
 //! Only test builds have the feature `faults`. Without the feature, the functions of this module do nothing. With the feature, they never
 //! act unless the environment variable `UNSEEN_FAULT` or a simulation requests an action.

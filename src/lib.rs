@@ -4,7 +4,7 @@
 //!
 //! - [`record`] and [`key`]: a record, and the fingerprint of its key
 //! - [`filter`]: remembers fingerprints for a window
-//! - [`dedup`]: adds the rules of a window and decides whether a record is unseen, a duplicate, or late
+//! - [`dedup`]: applies the rules of a window to a filter and decides whether a record is unseen, a duplicate, or late
 //! - [`config`]: loads a configuration file
 //! - [`format`](mod@format): extracts the values of a key from JSON, Avro, and Protobuf
 //! - [`replay`]: deduplicates a recorded stream

@@ -81,8 +81,8 @@ pub struct Record<'a> {
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],
 }
 
-/// The decision about a record. If a transaction is aborted while the worker keeps the partition, the worker usually writes the records
-/// again with the same verdicts. Records that a broker has rejected become [`Verdict::Invalid`].
+/// The decision about a record. If an abort returns a partition to its committed offset and the worker keeps the partition, the worker
+/// usually reuses the verdicts of the records that it reads again. A record that a broker has rejected gets [`Verdict::Invalid`] instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The key was not seen within the window, or its content has changed (`emit = "on_change"`). The record is emitted, unless the topic
@@ -93,7 +93,7 @@ pub enum Verdict {
     Duplicate,
     /// The key is unseen, but the record is older than the window, and `late` is `"drop"` or `"dead_letter"`.
     Late,
-    /// The record retracts its key. The next record with the key is unseen. The record itself is not written.
+    /// The record removes its key from the state (`retract`). The record itself is not written.
     Retracted,
     /// The value is null, but the key needs the value. `on_tombstone` determines whether the record is emitted.
     Tombstone,
@@ -124,9 +124,10 @@ impl Verdict {
 /// The reason for [`Verdict::Invalid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// A record key or value that must be read cannot be decoded in the configured format, or the record lacks a required event time.
+    /// A record key or value that must be read cannot be decoded in the configured format, or the record has no usable event time although
+    /// `time` requires one.
     Malformed,
-    /// The record does not have a part of the key.
+    /// The record does not have a part of the key, or it is a CloudEvent in an unsupported format.
     MissingKey,
     /// All parts of the key are null, so the key does not identify a record.
     NullKey,
@@ -145,7 +146,7 @@ impl Reason {
     pub const ALL: [Self; 7] =
         [Self::Malformed, Self::MissingKey, Self::NullKey, Self::Oversize, Self::Tombstone, Self::Refused, Self::UnknownSchema];
 
-    /// True if a broker rejected the record. The same topic would reject it again.
+    /// True if a broker rejected the record. The same topic would reject the record again, so `on_invalid = "emit"` does not apply to it.
     #[must_use]
     pub const fn is_of_broker(self) -> bool {
         matches!(self, Self::Oversize | Self::Refused)

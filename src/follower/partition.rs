@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// A loading progress of 100 %, in per mille. `Partition::progress` is either below this value or one of the constants below.
+/// A loading progress of 100 %, in per mille. While a partition is loading, `Partition::progress` is less than this value. Otherwise, it is
+/// `BROKEN`, `UNOWNED`, `OTHER_KEYS`, `WARMING_UP`, or `READY`.
 const ALL: u32 = 1000;
 const BROKEN: u32 = ALL + 1;
 /// The lowest progress value of a completely applied changelog. The [`Standing`] is added to this value.
@@ -52,10 +53,10 @@ struct Estimate {
 pub(super) struct Partition {
     pub(super) number: i32,
     state: RwLock<Dedup>,
-    /// The loading progress in per mille, or one of the constants above.
+    /// The loading progress in per mille, or, if the partition is not loading, a constant such as `READY`.
     progress: AtomicU32,
-    /// The time before which the state contains all commits, in milliseconds since the epoch. 0 until the state first reaches an end offset
-    /// that the brokers reported.
+    /// A time in milliseconds since the epoch. The state contains all commits before this time. 0 until the state first reaches an end
+    /// offset that the brokers reported.
     as_of: AtomicI64,
     /// The error message. Outdated unless `progress` is `BROKEN`.
     broken: Mutex<String>,
@@ -124,7 +125,8 @@ impl Partition {
         self.as_of.store(time, Ordering::Relaxed);
     }
 
-    /// Returns the time before which the state contains all commits, or `None` while the partition is not ready.
+    /// Returns a time, in milliseconds since the epoch. The state contains all commits before this time. Returns `None` while the partition
+    /// is not ready.
     pub(super) fn as_of(&self) -> Option<Timestamp> {
         Some(self.as_of.load(Ordering::Relaxed)).filter(|&time| time > 0 && self.is_ready())
     }

@@ -46,7 +46,9 @@ pub enum Unavailable {
         partition: i32,
     },
     /// The worker is still restoring a partition, and its changelog lacks keys that were emitted.
-    #[error("the worker is warming up partition {partition} from the input and has not logged all of its keys yet")]
+    #[error(
+        "the worker is restoring partition {partition} from the input and has not written all of its keys to the changelog yet; try again later, or ask another server"
+    )]
     WarmingUp {
         /// One of the partitions that are being warmed up.
         partition: i32,
@@ -68,7 +70,7 @@ pub enum Unavailable {
         partitions: usize,
     },
     /// The worker's key or window settings differ from this configuration.
-    #[error("the worker runs with different key or window settings; use the same configuration file for both")]
+    #[error("the worker runs with different key or window settings; use the same configuration file for the worker and this server")]
     OtherKeys,
     /// The state is older than `serve.max_staleness`, because the brokers do not answer, or because the follower does not keep up.
     #[error("this server's state is {} s old, which exceeds serve.max_staleness ({} s); check the brokers and this server's log", .age.as_secs(), .most.as_secs_f64())]

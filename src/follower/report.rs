@@ -20,8 +20,8 @@ pub struct SpaceReport {
     pub ready: usize,
     /// The reason for unknown answers, if any.
     pub unavailable: Option<Unavailable>,
-    /// The time before which all followed states contain all commits, in milliseconds since the epoch. `None` while a followed partition is
-    /// not ready.
+    /// A time in milliseconds since the epoch. The states of all followed partitions contain all commits before this time. `None` while a
+    /// followed partition is not ready.
     pub as_of: Option<Timestamp>,
     /// The latest stream time of the partitions, in milliseconds since the epoch.
     pub stream_time: Option<Timestamp>,
@@ -31,8 +31,8 @@ pub struct SpaceReport {
     pub capacity: u64,
     /// The memory of the filters, in bytes.
     pub bytes: u64,
-    /// The estimated false-positive rate of a lookup: the rate of the worst partition if a lookup asks only one partition, or the combined
-    /// rate if it asks all.
+    /// The estimated false-positive rate of a lookup. If a lookup asks only one partition, the rate of the worst partition. If a lookup
+    /// asks all partitions, their combined rate.
     pub rate: f64,
     /// The number of insertions, renewals, and deletions of keys applied from the changelog since the start.
     pub applied: u64,
@@ -94,8 +94,8 @@ impl Space {
         report
     }
 
-    /// Returns the time before which all followed states contain all commits, in milliseconds since the epoch. Returns `None` while a
-    /// followed partition is not ready.
+    /// Returns a time, in milliseconds since the epoch. The states of all followed partitions contain all commits before this time. Returns
+    /// `None` while a followed partition is not ready.
     #[must_use]
     pub fn as_of(&self) -> Option<Timestamp> {
         self.as_of_all(&self.lock())

@@ -108,7 +108,8 @@ impl Space {
         &self.topic.filter
     }
 
-    /// Returns the rules for one of `partitions` partitions. Sizing a filter takes milliseconds, so the result is cached.
+    /// Returns the rules of a partition if the space has `partitions` partitions. Sizing a filter takes milliseconds, so the last result is
+    /// cached.
     fn sized(&self, partitions: u32) -> Rules {
         let mut last = self.sized.lock().unwrap_or_else(PoisonError::into_inner);
         match *last {
@@ -138,7 +139,8 @@ impl Space {
                         query.partitions.push(self.routing.partition(fingerprint, record_key, partitions));
                     }
                 }
-                // The texts may be a key of this definition, but they have too many interpretations to look up all of them.
+                // The texts may be a key of this definition, but they have too many interpretations to look up all of them. Without these
+                // lookups, the answer "not seen" could be wrong.
                 Err(error @ LookupError::Ambiguous) => {
                     query.fingerprints.truncate(before);
                     query.partitions.truncate(before);
@@ -311,12 +313,12 @@ impl Space {
         }
     }
 
-    /// Returns the rules for one of `partitions` partitions. The follower has no exact store, because the stored fingerprints are on the
-    /// worker's disk.
+    /// Returns the rules of a followed partition if the space has `partitions` partitions. The follower has no exact store, because the
+    /// stored fingerprints are on the worker's disk.
     pub(super) fn rules(&self, partitions: u32) -> Rules {
         let rules = Rules { exact: false, ..self.sized(partitions) };
-        // If the worker and the follower divide the window into the same slices, the changelog contains the slice of each key. The follower
-        // must then not count keys itself.
+        // In a window by count, the worker and the follower may divide the window into the same slices. The follower then takes the slice
+        // of each key from the changelog and must not count keys itself.
         let window = match rules.window {
             Window::Keys { slices, .. } if self.written.clock == self.origin.clock => Window::Keys { slice_keys: u64::MAX, slices },
             window => window,

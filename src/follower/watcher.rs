@@ -26,7 +26,7 @@ const FAILING_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of [`Failing`] partitions that may fail again before the round ends.
 const FAILURES_MAX: usize = 2;
 
-/// The start and end of a changelog partition. Both are 0 if this process does not follow the partition.
+/// The offsets at which a changelog partition starts and ends. If this process does not follow the partition, `low` and `end` are 0.
 #[derive(Clone, Debug)]
 pub(super) struct Watermarks {
     pub(super) space: usize,
@@ -35,10 +35,10 @@ pub(super) struct Watermarks {
     pub(super) low: Offset,
     /// The last stable offset.
     pub(super) end: Offset,
-    /// The high watermark, requested after the other offsets and only while the partition is loading. Loading must reach the high watermark
-    /// and not only `end`. As soon as a worker has committed a transaction, it trims the keys that expired in that transaction, but `end`
-    /// can still be before the records of the transaction. A state loaded only to `end` would lack these keys, although they have not
-    /// expired at `end`.
+    /// The high watermark, requested after the other offsets and only while the partition is loading. Loading must reach the high
+    /// watermark, because a state that is loaded only to `end` can lack keys that have not expired at `end`. As soon as a worker has
+    /// committed a transaction, it trims the changelog records of the keys that expired in the transaction, but the last stable offset can
+    /// still be before the records of the transaction.
     pub(super) high: Option<Offset>,
     /// The id of the topic, if brokers report ids.
     pub(super) log: Option<Arc<str>>,
@@ -83,7 +83,7 @@ fn round<'s>(
             Ok(0) if missing.insert(space.name()) => tracing::warn!(
                 space = space.name(),
                 topic = space.changelog_name(),
-                "the changelog does not exist yet; a worker creates it when it starts"
+                "the changelog does not exist yet, so no key of this space can be looked up; a worker creates the changelog when it starts"
             ),
             Ok(partitions) => *count = partitions,
             Err(error) => result = Err(error),
@@ -116,8 +116,8 @@ fn round<'s>(
 /// The index of a space and a partition of its changelog.
 type Place = (usize, i32);
 
-/// Partitions that did not answer. In the next round, they are asked last. If another partition has answered by then, they get a short
-/// timeout. So an offline topic does not delay the answers for other topics.
+/// Partitions that did not answer. The next round asks them last, and with a short timeout if another partition has answered in that round.
+/// So an offline topic does not delay the answers for other topics.
 #[derive(Debug, Default)]
 struct Failing(VecDeque<Place>);
 
@@ -129,7 +129,7 @@ impl Failing {
         self.0.retain(|place| places.contains(place));
         let known: BTreeSet<Place> = self.0.iter().copied().collect();
         for &place in places.iter().filter(|place| !known.contains(place)) {
-            // If one partition of a topic is offline, the others usually are, too. Ask the others at the end of the round.
+            // If one partition of a topic is offline, the other partitions of the topic usually are, too. Ask them at the end of the round.
             if failed.iter().any(|&(space, _)| space == place.0) {
                 self.0.push_front(place);
                 continue;

@@ -66,7 +66,7 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
         "Records read again during a warm-up and not emitted",
         of(|topic| topic.warmed_up),
     )?;
-    let help = "Records that were deleted before they were read (upper bound)";
+    let help = "Upper bound for the number of records that were deleted before they were read";
     encoder.counters("unseen_deleted_unread_records_total", help, of(|topic| topic.deleted_unread))?;
     let by_value = |count: fn(&ValueStatus) -> u64| {
         status.topics.iter().flat_map(move |topic| {
@@ -194,7 +194,7 @@ fn checkpoints(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> 
     let last = checkpoints.last_success_ms.map(seconds);
     encoder.gauge("unseen_checkpoint_last_success_timestamp_seconds", "Time of the last successful checkpoint", last)?;
     encoder.counter("unseen_rebuilds_total", "States rebuilt from changelogs", status.rebuilds.done)?;
-    encoder.counter("unseen_rebuilt_keys_total", "Keys in states rebuilt from changelogs", status.rebuilds.keys)?;
+    encoder.counter("unseen_rebuilt_keys_total", "Key changes applied from changelogs to rebuild states", status.rebuilds.keys)?;
     encoder.gauge(
         "unseen_rebuilding_partitions",
         "Partitions whose state is being rebuilt from a changelog",

@@ -200,7 +200,7 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
     }
 
     /// Takes an alternative of `first_of`. Returns `None` if the alternative is missing or null. If an earlier alternative was taken,
-    /// `skips` is true: the method then only moves the iterators past this alternative and returns `None`.
+    /// `skips` is true. The method then moves the iterators past this alternative without reading a value, and returns `None`.
     fn take_or_skip(&mut self, part: &Part, skips: bool) -> Result<Option<Value<'a>>, Box<Invalid>> {
         if skips {
             for leaf in part.leaves() {
@@ -253,7 +253,7 @@ fn embedded<'a>(field: &EmbeddedField, (tag, text): &Value<'_>, buffers: &mut Bu
     found.map(|found| scalar(&found).map(|(tag, bytes)| (tag, Cow::Owned(bytes.into_owned())))).transpose()
 }
 
-/// Borrows strings without escapes and JSON numbers, which are the most common values.
+/// Returns the encoding of a scalar. Borrows strings without escapes and JSON numbers, which are the most common values.
 fn scalar<'a>(found: &Scalar<'a>) -> Result<Value<'a>, Box<Invalid>> {
     match *found {
         Scalar::Null => Ok((Tag::Null, Cow::Borrowed(&[]))),
@@ -443,7 +443,8 @@ mod tests {
         assert_ne!(whole(r#"{"source":"s","id":7,"key":"x"}"#), Ok(binary));
     }
 
-    /// Checkpoints and changelogs identify a key by this description.
+    /// Checkpoints store the description of a key, and changelog records its hash. If an option were missing in the description, a change
+    /// of the option would not be detected.
     #[test]
     fn the_description_of_a_key_has_everything_that_its_identity_depends_on() {
         let parts = vec![

@@ -4,7 +4,8 @@
 //! The digest is part of a key's encoding, so its computation must not change within a version of the state format. The digest of a scalar
 //! is the hash of its type and its bytes. An object becomes a list of its members, sorted by the hashes of their names. Each entry has the
 //! hash of the name and the digest of the value, and the digest of the object is the hash of this list. For an array, each step hashes the
-//! digest so far and the digest of the next element. This module does not depend on any format.
+//! digest so far and the digest of the next element. The digest is computed from the visited values, so this module has no code for JSON or
+//! any other value format.
 
 use super::{Hashing, SpecError};
 use crate::format::{Container, Node, Places, Scalar, Visit};
@@ -29,7 +30,7 @@ enum Tag {
 #[derive(Debug)]
 struct Member {
     name: u128,
-    /// Orders members with the same name. The last of them counts.
+    /// The position of the member in the value, to order members with the same name. The last member with a name counts.
     number: usize,
     value: u128,
 }
@@ -37,7 +38,7 @@ struct Member {
 /// A container that is being read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
-    /// [`Tag::Null`] outside of all containers.
+    /// The type of the container. [`Tag::Null`] outside of all containers.
     tag: Tag,
     /// For an object, the position of its first member in [`Room::members`]. For an array, the index of the next element.
     at: usize,

@@ -1,4 +1,4 @@
-//! Error messages for records without a key.
+//! Error messages for records without a usable key or event time.
 //!
 //! Only writes messages: the callers decide that a record is invalid. A message never contains a value of a record.
 
@@ -62,7 +62,7 @@ pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     invalid
 }
 
-/// `tag` and `text` are the value of `part`, whose JSON does not have the field.
+/// `tag` and `text` are the value of `part`. The message states why the field was not found in the value.
 #[cold]
 pub(super) fn missing_embedded(part: &Part, field: &EmbeddedField, tag: Tag, text: &[u8]) -> Invalid {
     let mut invalid = missing(&Part::Embedded(Box::new(part.clone()), field.clone()));

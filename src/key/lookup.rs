@@ -90,8 +90,8 @@ fn is_number(text: &[u8]) -> bool {
 }
 
 impl KeySpec {
-    /// Appends the fingerprints of the keys that these texts can mean, one text per part, in order. The text of a field is a JSON value
-    /// as written, or a string without quotes. If a text can be both, the keys of both are appended.
+    /// Appends the fingerprints of the keys that these texts can mean, one text per part, in order. The text of a field is a JSON value as
+    /// written, or a string without quotes. If a text can be a JSON value or a string, appends the keys of both interpretations.
     ///
     /// # Errors
     /// Returns [`LookupError`] if the number of texts is not the number of parts, if no record has such a key, if the text for the

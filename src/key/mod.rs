@@ -44,7 +44,8 @@ use invalid::{missing, missing_field, missing_header, tombstone, unreadable};
 use std::fmt;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Hash of a key, 128 bits. Any two different keys have the same hash with a probability of 2^-128.
+/// The 128-bit hash of a key. Any two different keys have the same hash with a probability of 2^-128. With `emit = "on_change"`, the high
+/// half also depends on the compared content (see [`Self::with_content`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub u128);
 
@@ -83,8 +84,7 @@ pub fn partition(fingerprint: Fingerprint, partitions: u32) -> u32 {
     (fingerprint.0 % u128::from(partitions.max(1))) as u32
 }
 
-/// The parts of a record that form its key, and the hash function. Compiled once for all records of a topic. The `Debug` output
-/// contains no secret.
+/// The parts of a record that form its key, and the hash function. Compiled once per topic. The `Debug` output contains no secret.
 #[derive(Clone, Debug)]
 pub struct KeySpec {
     parts: Vec<Part>,
@@ -101,7 +101,7 @@ pub struct KeySpec {
     hashing: Hashing,
 }
 
-/// The parts of a record that the key needs. CloudEvents attributes do not set `value`, although they can be in the record value.
+/// The parts of a record that the key needs. For CloudEvents attributes in the record value, see [`KeySpec::reads_value_of`].
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     headers: bool,
@@ -276,12 +276,12 @@ impl KeySpec {
         }
     }
 
-    /// Always keeps the parts of the key for [`Scratch::texts`], unlike [`Self::fingerprint`].
+    /// Computes the fingerprint as [`Self::fingerprint`] does, but always keeps the parts of the key for [`Scratch::texts`].
     pub(crate) fn fingerprint_with_texts(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         self.fingerprint_of(record, &Source::json(&self.key), &Source::json(&self.value), scratch)
     }
 
-    /// A faster path for a key that is a single field of the record value.
+    /// Computes the fingerprint of a key that is a single field of the record value. Faster than [`Self::fingerprint_of`].
     #[inline]
     fn fingerprint_of_field(&self, part: &Part, json: &[u8], scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         let mut found = [None];
@@ -429,7 +429,7 @@ fn header<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<Option<&'a
     Ok(header.ok_or_else(|| missing_header(part, name, record.headers))?.1)
 }
 
-/// In binary mode, the attributes of a CloudEvent are headers.
+/// Returns the attribute of a CloudEvent in binary mode, in which the attributes are headers.
 #[inline]
 fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8], Box<Invalid>> {
     let is_it = |header: &str| header.strip_prefix(cloudevents::PREFIX) == Some(name);
@@ -482,7 +482,7 @@ impl<'e, E: Extract> Source<'e, E> {
     }
 }
 
-/// Returns a slice for `count` values: a part of `few` if it is long enough, otherwise `many`.
+/// Returns a slice for `count` values: the start of `few` if `few` is long enough, otherwise `many`.
 #[inline]
 pub(crate) fn room_for<'r, T: Clone>(count: usize, few: &'r mut [Option<T>; FEW], many: &'r mut Vec<Option<T>>) -> &'r mut [Option<T>] {
     if count <= FEW {

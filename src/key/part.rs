@@ -1,7 +1,7 @@
 //! The parts of a key: their places in a record, and options such as `normalize` for the values at these places.
 //!
-//! Defines the description of a part as text. Checkpoints and changelogs contain this text to detect a change of the configured key. Never
-//! reads a record.
+//! Defines the description of a part as text. Checkpoints contain this text, and changelog records contain its hash, to detect a change of
+//! the configured key. Never reads a record.
 
 use super::{Normalizers, SpecError};
 use crate::format::{JsonExtractor, Places, PointerError};
@@ -48,7 +48,8 @@ pub enum Part {
     },
     /// A part that may be absent. An absent part counts as null.
     Optional(Box<Part>),
-    /// The first of these parts that exists in the record and is not null. The key is the same as if only that part were configured.
+    /// The first of these parts that exists in the record and is not null. The key is the same as if only the selected part were
+    /// configured.
     FirstOf(Vec<Part>),
     /// A part whose value is normalized: different spellings are the same key.
     Normalized(Box<Part>, Normalizers),
@@ -145,8 +146,8 @@ impl fmt::Display for Part {
     }
 }
 
-/// A part within another part, in parentheses if necessary. Checkpoints and changelogs identify a key by its description, so different
-/// keys must have different descriptions.
+/// A part within another part, in parentheses if necessary. Checkpoints and changelogs identify a key by its description or by the hash of
+/// its description, so different keys must have different descriptions.
 struct Inner<'p>(&'p Part);
 
 impl fmt::Display for Inner<'_> {

@@ -32,7 +32,7 @@ fn text(tag: u8, bytes: &[u8]) -> String {
             let digest = bytes.try_into().map_or(0, u128::from_le_bytes);
             format!("(digest {digest:032x})")
         }
-        // As in `--key`, quotes distinguish text from a number with the same digits.
+        // Quotes distinguish text from a number with the same digits, as in the option `--key` of `unseen explain`.
         tag if tag == Tag::Bytes as u8 => serde_json::Value::String(text()).to_string(),
         _ => text(),
     }

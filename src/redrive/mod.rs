@@ -45,9 +45,9 @@ const REJECTED_MAX: usize = 100;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Inputs. Empty means all.
+    /// The inputs whose dead letters are redriven. Empty means all inputs.
     pub inputs: Vec<String>,
-    /// Verdicts. Empty means all verdicts whose dead letters go to the input.
+    /// The verdicts whose dead letters are redriven. Empty means all verdicts whose dead letters go back to the input.
     pub verdicts: Vec<Verdict>,
     pub limit: u64,
     pub dry_run: bool,
@@ -188,9 +188,9 @@ impl<'a> Redrive<'a> {
         false
     }
 
-    /// Leaves rejected dead letters where they are. The next pass skips up to [`REJECTED_MAX`] of them. In a partition with more, the pass
-    /// ends before the first rejected dead letter that it does not skip. Returns false if the pass is not repeated, because too many passes
-    /// have failed.
+    /// Leaves rejected dead letters in the dead-letter topic. The next pass skips up to [`REJECTED_MAX`] of them. If more are rejected, the
+    /// pass ends in their partitions before the first rejected dead letter that it does not skip. Returns false if the pass is not
+    /// repeated, because too many passes have failed.
     fn leave_rejected(&mut self, letters: &mut Letters, rejected: Vec<Rejected>) -> bool {
         letters.failed += usize::from(self.rejected.len() == REJECTED_MAX);
         for rejected in rejected {
@@ -257,7 +257,7 @@ impl<'a> Redrive<'a> {
         Ok(found)
     }
 
-    /// Returns false if the limit was reached or a signal ended the redrive.
+    /// Runs one pass over a dead-letter topic. Returns false if the limit was reached or a signal ended the redrive.
     fn topic(&mut self, letters: &Letters, writer: &mut Option<Writer<'_>>, progress: &dyn Fn(u64, u64)) -> Result<bool, Failure> {
         let Letters { name, partitions, ends, .. } = letters;
         let topic_id = self.view.topic_ids(&[name]).map_err(Error::from)?.remove(name);
@@ -274,7 +274,7 @@ impl<'a> Redrive<'a> {
             committed.clone_from(redriven);
             Ok::<(), Failure>(())
         };
-        // Kinds that are not selected but include dead letters that were rejected in earlier redrives.
+        // The kinds that this redrive does not select and that have dead letters that an earlier redrive could not write.
         let mut waiting_rejected = BTreeSet::new();
         let is_whole = capture.read(stop, report, &mut |message: &Message<'_>, left| {
             progress(total - left, total);

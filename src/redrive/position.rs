@@ -29,7 +29,8 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Reads a committed position. A topic with another id was recreated, so its offsets start over.
+    /// Reads a committed position. If the position has another topic id, the topic was recreated, so the redrive starts at the first
+    /// offset.
     pub(super) fn read(committed: &Committed, topic_id: Option<&str>) -> Self {
         let Committed { offset: Some(next), metadata } = committed else { return Self::default() };
         let id = Note::read(metadata).id;

@@ -14,7 +14,7 @@ pub(super) struct Origin {
     /// True if the input has several entries in the configuration, with different outputs. Dead letters do not show their entry, so the
     /// right output is unknown.
     has_outputs: bool,
-    /// Number of partitions of the topic that dead letters refer to, of the input, and of the output, in this order.
+    /// The numbers of partitions of three topics, in this order: the topic that the dead letters refer to, the input, and the output.
     counts: [u32; 3],
     /// True if dead letters refer to the repartition topic of the input.
     is_internal: bool,
@@ -82,7 +82,7 @@ impl Origin {
         let &Self { ref input, ref output, counts: [own, of_input, of_output], is_internal, .. } = self;
         let exists = |count: u32| u32::try_from(partition).is_ok_and(|partition| partition < count);
         if is_of_output(verdict) {
-            // The worker chooses the partition of an output in the same way.
+            // The worker also keeps the partition number of a record if the output has enough partitions.
             (output, Some(partition).filter(|_| of_output >= own && exists(of_output)))
         } else {
             (input, Some(partition).filter(|_| !is_internal && exists(of_input)))

@@ -110,7 +110,7 @@ pub enum LineError {
         /// The error of a request for a missing schema, or a message that the registry has not answered.
         why: String,
     },
-    /// The state has no room for the key, or its exact store cannot be read.
+    /// The state is full and cannot store the key, or its exact store cannot be read.
     #[error("{0}")]
     Verdict(filter::ExactError),
 }

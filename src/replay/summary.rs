@@ -39,11 +39,12 @@ pub struct Summary {
     pub stream_time: Option<Timestamp>,
     /// Records that the worker would have sent to a dead-letter topic.
     pub dead_letters: u64,
-    /// Records without a time, which do not move a window by time.
+    /// Records without a time, which do not move a window by time. Of the records without a key, only those without a Kafka timestamp
+    /// count, and only if the topic does not set `time`.
     pub untimed: u64,
     /// Partitions that had a record with a key.
     pub partitions: u64,
-    /// Fill level of the fullest filter: 1 if its open slice has the planned number of keys.
+    /// Fill level of the fullest filter, divided by the planned fill level. See [`Usage::load`](crate::filter::Usage::load).
     pub load: f64,
     /// Memory of the filters, in bytes.
     pub memory: u64,

@@ -1,4 +1,4 @@
-//! An exact window alongside the filter, which detects errors of the filter.
+//! An exact window alongside the filter, to detect errors of the filter.
 //!
 //! Keeps each emitted key until the key's slice leaves the window. This module never relies on the contents of the filter, because they may
 //! be wrong.
@@ -36,8 +36,8 @@ impl Counts {
     }
 }
 
-/// The exact window of one partition. A position is a stream time in milliseconds. In a window by count, a position is the index of a key
-/// in the order of insertion.
+/// The exact window of one partition. In a window by time, a position is a stream time in milliseconds. In a window by count, a position is
+/// the index of a key in the order of insertion.
 #[derive(Debug)]
 pub(super) struct Truth {
     refresh: bool,

@@ -177,8 +177,8 @@ impl<'a> Group<'a> {
         self.topics.iter().filter(|(_, _, role)| is_wanted(*role)).flat_map(of).collect()
     }
 
-    /// Fails if the other group has not committed an offset for a partition of the inputs, or if an offset is past the end of the
-    /// partition.
+    /// Returns the committed offsets of another group for all partitions of the inputs. Fails if the other group has not committed an
+    /// offset for a partition, or if an offset is past the end of its partition.
     pub fn offsets_of(&self, other: &str) -> Result<BTreeMap<TopicPartition, Offset>, Error> {
         let mut config = self.config.clone();
         other.clone_into(&mut config.kafka.group_id);

@@ -40,7 +40,7 @@ pub(super) enum Failure<E> {
 }
 
 impl Keys {
-    /// Adds a sighting. Only the latest sighting of a key counts. If two have the same time, the later line counts.
+    /// Adds a sighting. Only the latest sighting of a key counts. If two sightings have the same time, the later line counts.
     pub(super) fn add(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, number: u32, is_retraction: bool) {
         self.0.push(Sighting { fingerprint, time: time.unwrap_or_default(), number, is_retraction });
     }

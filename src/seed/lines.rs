@@ -30,7 +30,7 @@ pub struct Counts {
     pub lines: u64,
     /// Number of lines skipped because they have no key.
     pub invalid: u64,
-    /// Number of lines skipped because they have no value.
+    /// Number of lines skipped because their value is null, but the key needs the value.
     pub tombstones: u64,
     /// Number of lines skipped because `when` does not select them, or because an earlier rule of the input selects them.
     pub passed: u64,
@@ -53,7 +53,8 @@ pub(super) struct LineReader<'t> {
 }
 
 impl<'t> LineReader<'t> {
-    /// The parser skips the records that a rule in `earlier` selects.
+    /// Creates a reader that skips the records that a rule in `earlier` selects. Fails if an option does not apply to the format, or if
+    /// lines of the format lack something that the topic requires.
     pub(super) fn new(
         topic: &'t Topic,
         earlier: EarlierRules<'t>,

@@ -101,7 +101,8 @@ impl<'t> Seeds<'t> {
         })
     }
 
-    /// Fails if a line is invalid, if there are more than [`Options::max_keys`] keys, or if `stop` returns true.
+    /// Reads the keys of all lines. With [`Options::skip_invalid`], skips lines without a usable key. Fails if any other line is invalid,
+    /// if there are more than [`Options::max_keys`] keys, or if `stop` returns true.
     pub fn read(&mut self, input: impl BufRead, stop: &dyn Fn() -> bool) -> Result<(), Error> {
         let Self { reader, placement, options, is_timed, partitions, number } = self;
         reader.read(input, &mut |line| {

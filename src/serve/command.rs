@@ -1,6 +1,6 @@
 //! A parsed command, its key space, and the errors that reject it.
 //!
-//! This module does not depend on what a command does.
+//! Only parses the key space and checks the number of arguments. The callers run the command.
 
 use super::Server;
 use super::names::Name;

@@ -31,7 +31,8 @@ const TURN: Duration = Duration::from_millis(1);
 const TURN_COMMANDS: usize = 16;
 /// Maximum size of an idle connection's buffers, in bytes.
 const IDLE_BYTES: usize = 1 << 10;
-/// The timeout for sending the password and for sending the rest of a command. Further bytes do not extend the timeout.
+/// The time that a client has to send the password, and the time to send the rest of a command. Receiving more bytes does not extend the
+/// time.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout for a client that does not read its answers. Each part of an answer that the client reads restarts the timeout.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -66,8 +67,8 @@ enum Then {
     Close,
 }
 
-/// Serves a client until it leaves, violates the protocol, or misses a deadline. After `stop`, the connection ends as soon as the client
-/// has no unfinished command or transaction.
+/// Serves a client until the client disconnects, violates the protocol, or misses a deadline. After `stop`, the connection ends as soon as
+/// the client has no unfinished command or transaction.
 pub(super) async fn serve(
     server: &Server,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -280,8 +281,7 @@ mod tests {
         Server::new(&config, Follower::without_brokers(&config)).unwrap()
     }
 
-    /// Serves a client that sends `bytes`. Returns the answers. Also returns true if the client finished before the other client of the
-    /// thread.
+    /// Serves a client that sends `bytes`. Returns the answers, and true if the client finished before the other client of the thread.
     async fn answered(server: std::sync::Arc<Server>, bytes: &[u8], other: Rc<Cell<bool>>, done: Rc<Cell<bool>>) -> (Vec<u8>, bool) {
         let (mut client, stream) = duplex(64 << 20);
         client.write_all(bytes).await.unwrap();

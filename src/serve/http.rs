@@ -34,7 +34,8 @@ use tokio::net::TcpListener;
 const BODY_BYTES_MAX: usize = 2 << 20;
 /// The maximum number of keys per request and of parts per key.
 const KEYS_MAX: usize = 1 << 16;
-/// The maximum number of keys per lookup. A key can have 16 fingerprints, which use 50 bytes each.
+/// The maximum number of keys per lookup. A key can have 16 fingerprints for each key definition of the space, and each fingerprint uses
+/// about 50 bytes.
 const BATCH_KEYS: usize = 1 << 12;
 /// The maximum number of connections that accept requests. In addition, up to 64 connections may be closing. If all 320 connections hold a
 /// body of the maximum size, the bodies use 640 MiB. `Server::lookups` limits the additional memory for lookups.

@@ -55,7 +55,7 @@ const COMMANDS: [(&str, i64, [i64; 3]); 39] = [
     ("watch", -2, [1, -1, 1]),
 ];
 
-/// The `COMMAND` command and its subcommands.
+/// Handles `COMMAND` and its subcommands.
 pub(super) fn command(command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     let entry = |answers: &mut Answers, (name, arity, keys): &(&str, i64, [i64; 3])| {
         // The format of Redis 7. The four empty arrays at the end are categories, tips, key specifications, and subcommands.
@@ -112,7 +112,7 @@ pub(super) fn ready(space: &Space) -> Result<SpaceReport, Refusal> {
     }
 }
 
-/// `BF.INFO space [field]` and `CF.INFO space`.
+/// Handles `BF.INFO space [field]` and `CF.INFO space`.
 pub(super) fn filter(name: &str, server: &Server, command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     let (_, space, _) = space(server, command.get(1).unwrap_or_default())?;
     let report = ready(space)?;
@@ -161,7 +161,7 @@ pub(super) fn filter(name: &str, server: &Server, command: Command<'_>, answers:
     Ok(())
 }
 
-/// `INFO [section]`, in the text format of Redis.
+/// Returns the answer to `INFO [section]`, in the text format of Redis.
 pub(super) fn info(server: &Server, wanted: &str) -> String {
     let stats = &server.stats;
     let spaces: Vec<_> = server.follower.spaces().iter().map(|space| (space.name(), space.report())).collect();

@@ -95,7 +95,11 @@ impl Collector for Metrics {
             "Computed share of unseen keys that are reported as seen",
             self.each(|report| report.rate),
         )?;
-        encoder.counters("unseen_serve_applied_keys_total", "Keys applied from the changelog", self.each(|report| report.applied))?;
+        encoder.counters(
+            "unseen_serve_applied_keys_total",
+            "Key changes applied from the changelog",
+            self.each(|report| report.applied),
+        )?;
         encoder.counters(
             "unseen_serve_restarts_total",
             "Number of times that a partition was loaded again",

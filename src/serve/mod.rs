@@ -180,7 +180,7 @@ impl Server {
         if let Ok(Err(writes)) = flushed.await {
             tracing::warn!(
                 writes,
-                "the brokers did not acknowledge all writes of clients in time; the unacknowledged records may be in the topics anyway"
+                "the brokers did not acknowledge these writes of clients within worker.shutdown_timeout; the records may be in the topics anyway"
             );
         }
     }
@@ -195,7 +195,7 @@ impl Server {
             tracing::warn!(
                 most,
                 wanted,
-                "the limit of open files is too low for serve.max_connections; raise the limit (`ulimit -n`, LimitNOFILE=), or lower serve.max_connections"
+                "the limit of open files is too low for serve.max_connections, so the server may fail to accept connections or to open files; raise the limit (`ulimit -n`, LimitNOFILE=), or lower serve.max_connections"
             );
         }
     }

@@ -1,6 +1,6 @@
 //! The Redis serialization protocol (RESP).
 //!
-//! Parses commands, limits their size, and encodes answers in RESP2 and RESP3. This module does not depend on the meaning of a command.
+//! Parses commands, limits their size, and encodes answers in RESP2 and RESP3. This module does not know which commands exist.
 
 use std::fmt;
 use std::ops::Range;

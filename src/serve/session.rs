@@ -17,7 +17,8 @@ const QUEUED_COMMAND_BYTES: usize = 128;
 
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    /// Commands queued since MULTI. Transactions have no effect on lookups, but some clients use them for every pipeline.
+    /// Commands queued since MULTI. A Redis transaction does not change the answers to lookups, but some clients send every pipeline as a
+    /// transaction.
     pub(super) queued: Option<Queue>,
     /// The remaining commands of an EXEC.
     pub(super) executing: std::vec::IntoIter<(Vec<u8>, Vec<Range<usize>>)>,
@@ -99,7 +100,7 @@ pub(super) fn run(
     Some(Ok(()))
 }
 
-/// `AUTH [user] password`.
+/// Handles `AUTH [user] password`.
 fn auth(session: &mut Session, server: &Server, command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     command.has(2..=3)?;
     let (user, password) = if command.len() == 3 { (command.get(1), command.get(2)) } else { (None, command.get(1)) };
@@ -127,7 +128,7 @@ pub(super) fn is_equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && std::hint::black_box(differences) == 0
 }
 
-/// `HELLO [version [AUTH user password] [SETNAME name]]`.
+/// Handles `HELLO [version [AUTH user password] [SETNAME name]]`.
 fn hello(session: &mut Session, server: &Server, command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     let is_resp3 = match command.get(1) {
         None => session.resp3,

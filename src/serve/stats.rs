@@ -20,8 +20,8 @@ pub(super) struct ServeStats {
     pub(super) unencrypted: AtomicU64,
     pub(super) wrong_passwords: AtomicU64,
     pub(super) commands: AtomicU64,
-    /// Writes for clients that the brokers acknowledged. `unwritten` counts all other writes. Some of their records may be in the topics
-    /// anyway.
+    /// Writes for clients that the brokers acknowledged. `unwritten` counts writes that failed or were not acknowledged. Their records may
+    /// be in the topics anyway.
     pub(super) written: AtomicU64,
     pub(super) unwritten: AtomicU64,
     /// The time to run the commands of one turn, usually the commands from one read. Does not include the time to wait for writes and to

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// The server's timeout of 30 s, plus the pause after the last piece.
+/// The server's timeout of 30 s, plus the pause of 10 s in [`drip`], which notices a closed connection only after the pause.
 const READ_LIMIT: Duration = Duration::from_secs(40);
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ fn server(options: &str) -> Arc<Server> {
     );
     let config = Arc::new(Config::of_text(&text));
     let server = Server::new(&config, Follower::start(&config).unwrap()).unwrap();
-    // Dropping the follower would wait for a request that no broker answers.
+    // Never drop the server, because dropping its follower would wait for a request that no broker answers.
     std::mem::forget(Arc::clone(&server));
     server
 }

@@ -34,7 +34,7 @@ struct Input {
     topic: Topic,
     /// True if the producer sends a record with an empty key to a random partition.
     has_random_empty_key: bool,
-    /// [`IN_FLIGHT_MAX`], or the window if it is shorter.
+    /// The time that a key counts as in flight: [`IN_FLIGHT_MAX`], or the length of a time window if the window is shorter.
     timeout: Duration,
 }
 
@@ -60,7 +60,8 @@ pub(super) struct Write {
     item: Item,
     /// The time when this write put the key in flight. `None` if the key was already in flight or seen, or if the write is a retraction.
     mark: Option<Instant>,
-    /// True if another write of the same key was in flight when this write started.
+    /// True if another write of the same key was in flight when this write started. False if the key was already seen and the write is not
+    /// a retraction.
     pub(super) is_in_flight: bool,
     pub(super) written: Receiver<Written>,
 }

@@ -1,8 +1,8 @@
 //! Commands that write.
 //!
 //! With `serve.writes`, a command that adds or deletes items writes one record per item to an input topic of the space, and RESERVE
-//! succeeds if the existing filter is good enough. The server rejects all other write commands. Without `serve.writes`, it rejects all
-//! write commands. A command never changes a state, because only the stream decides which keys were seen.
+//! succeeds if the existing filter has the requested capacity and rate. The server rejects all other write commands. Without
+//! `serve.writes`, it rejects all write commands. A command never changes a state, because only the stream decides which keys were seen.
 
 use super::Server;
 use super::command::{Command, Refusal, asked, refusal, space};
@@ -32,7 +32,7 @@ const WRITES: [&str; 16] = [
     "UNLINK",
 ];
 
-/// The maximum number of items per command. The producer's queue has room for the records of ten such commands.
+/// The maximum number of items per command. The producer's queue holds at most 100,000 records, so ten such commands fill it.
 const ITEMS_MAX: usize = 10_000;
 /// The maximum size of the parts of a written key, in bytes. Every topic on the path of the record accepts such a record, unless its
 /// `max.message.bytes` is far below the default of 1 MiB. With `on_invalid = "fail"`, a rejected record would stop every worker.
@@ -44,7 +44,7 @@ type Begun = Vec<(Answer, Result<Write, String>)>;
 /// An answer that waits for its writes.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The position in the bytes of the other answers where this answer is inserted.
+    /// The byte position at which this answer is inserted into the other answers.
     at: usize,
     is_list: bool,
     retracts: bool,
@@ -136,7 +136,8 @@ fn read_only(reason: &str) -> Refusal {
     ("READONLY", format!("You can't write against a read only replica; {reason}"))
 }
 
-/// Handles `BF.RESERVE space rate capacity …` and `CF.RESERVE space capacity …`. Succeeds if the existing filter is at least as good.
+/// Handles `BF.RESERVE space rate capacity …` and `CF.RESERVE space capacity …`. Succeeds if the existing filter has at least the requested
+/// capacity and, for `BF.RESERVE`, at most the requested false-positive rate.
 fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     command.has(if name == "BF.RESERVE" { 4..=usize::MAX } else { 3..=usize::MAX })?;
     let number = |at: usize| {
@@ -152,7 +153,7 @@ fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answer
     }
     let there = filter.capacity.map_or_else(|| "its window".to_owned(), |capacity| format!("{capacity} keys"));
     let message = format!(
-        "key spaces are created in the configuration, and this key space has room for {there} at a rate of {:e}; change its filter",
+        "key spaces are created in the configuration, and the filter of this key space is sized for {there} at a false-positive rate of {:e}; change the filter in the configuration (`filter` or serve.filters)",
         filter.false_positive_rate
     );
     Err(("ERR", message))

@@ -32,7 +32,7 @@ pub struct Status {
     pub instance: String,
     /// The consumer group.
     pub group_id: String,
-    /// Delivery guarantee: `exactly_once`, or one that allows duplicates after a crash.
+    /// Delivery guarantee: `exactly_once`, or `at_least_once`, which allows duplicates after a crash.
     pub delivery: String,
     /// Number of worker threads.
     pub workers: u16,
@@ -60,7 +60,7 @@ pub struct Status {
     pub checkpoint_duration: Durations,
     /// Time from the assignment of a partition until its state is restored.
     pub restore_duration: Durations,
-    /// Transactions by result.
+    /// Transactions by result; with `at_least_once`, commits by result.
     pub transactions: Transactions,
     /// Number of assignments and revocations of partitions.
     pub rebalances: u64,
@@ -106,7 +106,7 @@ pub struct Durations {
     pub sum_seconds: f64,
 }
 
-/// Transactions by result.
+/// Transactions by result; with `at_least_once`, commits by result.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Transactions {
     /// Committed transactions.
@@ -244,7 +244,7 @@ pub struct Rebuilds {
     pub running: u64,
     /// Number of completed rebuilds.
     pub done: u64,
-    /// Number of keys in the rebuilt states.
+    /// Number of key changes applied from changelogs in completed rebuilds; keys from checkpoints are not counted.
     pub keys: u64,
 }
 

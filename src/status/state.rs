@@ -33,7 +33,7 @@ pub enum State {
     Connecting,
     /// Some partitions wait for their state or are warming up.
     Restoring,
-    /// The process reads and writes records.
+    /// The process reads and writes records, or no topic matches a pattern yet.
     Running,
     /// Some partitions wait for a schema, and a request for a missing schema has failed.
     AwaitingSchema,

@@ -36,8 +36,8 @@ pub struct TopicStatus {
     pub content_warning: Option<String>,
     /// Number of records that were read again during a warm-up and not emitted.
     pub warmed_up: u64,
-    /// Records that were deleted before they were read, because the topic's retention was too short or somebody deleted them. Upper
-    /// bound: aborted records and transaction markers count, too.
+    /// Upper bound for the number of records that were deleted before they were read, by the topic's retention or by a request to delete
+    /// records. Aborted records and transaction markers count, too.
     pub deleted_unread: u64,
     /// Counts by value of `count_by`, from a sample of one record in 32: most frequent first, all others last. Empty without
     /// `count_by`.
@@ -62,7 +62,7 @@ pub struct ConflictStatus {
 pub struct ValueStatus {
     /// The value, cut after 64 bytes; null for all other values and for records without a value.
     pub value: Option<String>,
-    /// Number of records since the value has been listed.
+    /// Number of sampled records since the value has been listed.
     pub records: u64,
     /// Number of duplicates among these records.
     pub duplicates: u64,

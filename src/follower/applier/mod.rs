@@ -125,8 +125,8 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         Ok(())
     }
 
-    /// True if the topic id has changed, or if no id was known before. Otherwise, a broker with outdated metadata may have reported the
-    /// lower number of partitions.
+    /// True if a lower number of partitions means that the changelog was recreated: the topic id has changed, or no id was known before.
+    /// Otherwise, the lower number may come from a broker with outdated metadata.
     fn is_recreated(&self, space: &Space, watermarks: &Watermarks) -> bool {
         let known = self.partitions.iter().find(|partition| std::ptr::eq(partition.space, space));
         known.and_then(|partition| partition.log.as_ref()).is_none_or(|known| watermarks.log.as_ref().is_some_and(|log| log != known))
@@ -232,7 +232,7 @@ impl<'a> PartitionApplier<'a> {
     /// Drops the state. The partition is loaded again after the next watermarks show where the changelog starts.
     fn forget(&mut self) {
         self.shared.begin(self.rules);
-        // Reading the changelog from its start detects the offset resets again.
+        // The cuts are no longer needed, because reading the changelog from its start detects the offset resets again.
         self.cuts.clear();
         self.reading = Reading::Reload;
     }
@@ -302,7 +302,7 @@ impl<'a> PartitionApplier<'a> {
                 self.cuts = cuts;
                 Ok(())
             }
-            // A follower has no checkpoint, so a gap means that records of the changelog are missing.
+            // A follower has no checkpoint, so a gap means that records of the changelog are missing. Load the changelog again.
             Outcome::Gap => {
                 self.forget();
                 Ok(())

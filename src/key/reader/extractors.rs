@@ -30,11 +30,13 @@ pub(super) struct Known {
     extractor: Result<Extractor, String>,
 }
 
-/// A key or value and the index of its extractor. If there is an index, the frame was removed from the key or value. Without an index, the
-/// key or value is not parsed and can still have its frame.
+/// A record key or value and the index of its extractor.
 #[derive(Clone, Copy)]
 pub(super) struct Opened<'a> {
+    /// The key or value, or `None` if it is null. [`Extractors::open`] removes the frame. A key or value that was not opened keeps its
+    /// frame.
     pub(super) text: Option<&'a [u8]>,
+    /// The index of the extractor, or `None` if the key or value need not be parsed.
     pub(super) number: Option<usize>,
 }
 
@@ -111,7 +113,7 @@ fn compiled(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Ex
 }
 
 /// Compiles an extractor for the schema of a frame. Callers cache the inner error, because the schema does not change. They do not cache
-/// the outer error: either the frame is broken, or the registry can still get the schema.
+/// the outer error: either the frame is broken, or the registry may have the schema later.
 fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<Result<Extractor, String>, NoKey> {
     let broken = || invalid(side, Reason::Malformed, "has a frame that cannot be read");
     let Head { schema: id, indexes } = Head::of(format, head).ok_or_else(broken)?;

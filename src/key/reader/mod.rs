@@ -40,7 +40,7 @@ impl From<Box<Invalid>> for NoKey {
 pub struct RecordSpec<'t> {
     /// The parts of the key and the hash function.
     pub key: &'t KeySpec,
-    /// The parts to compare with the previous record of the key, if only changed records are emitted.
+    /// The parts to compare with the previous record of the key. Only set with `emit = "on_change"`.
     pub content: Option<&'t KeySpec>,
     /// The predicates that must all hold for a record to be deduplicated.
     pub when: &'t [Predicate],
@@ -71,7 +71,8 @@ impl RecordSpec<'_> {
 /// Everything in a record that its verdict depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedRecord {
-    /// The fingerprint of the record's key, combined with the content if content is compared.
+    /// The fingerprint of the record's key. With `emit = "on_change"`, the fingerprint is combined with the content, except for a
+    /// retraction.
     pub fingerprint: Fingerprint,
     /// True if [`RecordSpec::retract`] holds.
     pub retracts: bool,

@@ -203,7 +203,7 @@ impl Stage<'_> {
             server.due = Instant::now() + SHORTLY;
         }
         match code {
-            503 if body.contains("use the same configuration file for both") => self.renew_server(),
+            503 if body.contains("use the same configuration file") => self.renew_server(),
             503 => {}
             200 => {
                 let mut answer: Value = serde_json::from_str(&body).expect("JSON");
@@ -238,7 +238,7 @@ impl Stage<'_> {
         let now = now_ms();
         self.wait("the server has caught up", |stage| {
             let (_, body) = http(stage.watched(), "GET /api/v1/spaces", "");
-            if body.contains("use the same configuration file for both") {
+            if body.contains("use the same configuration file") {
                 stage.renew_server();
             }
             let spaces: Value = serde_json::from_str(&body).expect("JSON");
