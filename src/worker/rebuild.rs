@@ -346,7 +346,7 @@ fn read_all<B: Broker>(
             state.outrank(applier.epoch);
             return Ok(Some(state));
         }
-        tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "ignoring the changelog's changes for input records from this offset on, because the group's offsets were reset or the changes were never committed; loading the changelog again");
+        tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "the group's offset for this input was reset to input_offset, or changes from that offset on were never committed; loading the changelog again without the outdated changes");
         cut.add_to(&mut cuts);
         // If no reset starts below the checkpoint's offset, the checkpoint contains only valid changes.
         let is_before = |state: &PartitionState| cuts.iter().all(|cut| state.offset(&cut.topic).is_some_and(|offset| offset <= cut.start));

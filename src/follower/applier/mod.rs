@@ -295,7 +295,7 @@ impl<'a> PartitionApplier<'a> {
                 let cut = cut.ok_or(
                     "the group's offsets were reset too many times to replay the changelog; stop the workers, keep their state directories, delete the changelog topic, and start the workers again",
                 )?;
-                tracing::info!(changelog = %self.changelog, input = log_topic(&cut.topic), input_offset = cut.start, "ignoring the changelog's changes for input records from this offset on, because the group's offsets were reset or the changes were never committed; loading the changelog again");
+                tracing::info!(changelog = %self.changelog, input = log_topic(&cut.topic), input_offset = cut.start, "the group's offset for this input was reset to input_offset, or changes from that offset on were never committed; loading the changelog again without the outdated changes");
                 let mut cuts = std::mem::take(&mut self.cuts);
                 self.forget();
                 cut.add_to(&mut cuts);
