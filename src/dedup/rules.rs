@@ -1,5 +1,5 @@
-//! The rules of a key space. The bits of a stored state depend on the window, the kind of filter, `exact`, and `emit`, so these rules must
-//! stay the same while the state exists.
+//! The rules of a key space. The bits of a stored state depend on the window, the kind of filter, `exact`, and `emit`. If one of these
+//! changes, a stored state cannot be used. `late` and `refresh` can change.
 
 use super::Emit;
 use crate::filter::{Exact, Filter, Slice, Spec, Window};

@@ -96,7 +96,7 @@ pub enum VerdictName {
     Passed,
     /// The group has not processed the record yet.
     Pending,
-    /// The verdict is unknown.
+    /// The available data does not show the verdict. `limits` has the reasons.
     Unknown,
 }
 

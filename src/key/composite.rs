@@ -167,7 +167,7 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
             Part::KeyField(_) => self.find(part)?.ok_or_else(|| Box::new(missing_field(part, self.key.json_text(self.record.key)))),
             Part::CloudEvent(_) if self.is_structured => {
                 let found = self.fields.next().and_then(Option::as_ref);
-                match scalar(found.ok_or_else(|| missing(part))?)? {
+                match scalar(found.ok_or_else(|| missing(part))?, Side::Value)? {
                     // In binary mode, attributes are text in headers. Converting scalars to text here gives the same key in both modes.
                     (Tag::Bytes | Tag::Number | Tag::Bool, text) => Ok((Tag::Bytes, text)),
                     _ => Err(Box::new(missing(part))),
@@ -220,9 +220,9 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
     /// Takes a part. Returns `None` if the record does not have the part. For fields, this is faster than [`Self::take`], because no error
     /// message is formatted.
     fn find(&mut self, part: &Part) -> Result<Option<Value<'a>>, Box<Invalid>> {
-        let found = match part {
-            Part::Field(_) => self.fields.next().and_then(Option::as_ref),
-            Part::KeyField(_) => self.key_fields.next().and_then(Option::as_ref),
+        let (found, side) = match part {
+            Part::Field(_) => (self.fields.next(), Side::Value),
+            Part::KeyField(_) => (self.key_fields.next(), Side::Key),
             Part::Normalized(inner, steps) => return Ok(self.find(inner)?.map(|value| steps.apply(value))),
             Part::Embedded(inner, field) => {
                 return self.find(inner)?.map_or(Ok(None), |text| embedded(field, &text, self.buffers));
@@ -234,7 +234,7 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
                 };
             }
         };
-        found.map(scalar).transpose()
+        found.and_then(Option::as_ref).map(|found| scalar(found, side)).transpose()
     }
 }
 
@@ -250,11 +250,11 @@ fn embedded<'a>(field: &EmbeddedField, (tag, text): &Value<'_>, buffers: &mut Bu
         return Ok(None);
     }
     let [found] = found;
-    found.map(|found| scalar(&found).map(|(tag, bytes)| (tag, Cow::Owned(bytes.into_owned())))).transpose()
+    found.map(|found| scalar(&found, Side::Value).map(|(tag, bytes)| (tag, Cow::Owned(bytes.into_owned())))).transpose()
 }
 
 /// Returns the encoding of a scalar. Borrows strings without escapes and JSON numbers, which are the most common values.
-fn scalar<'a>(found: &Scalar<'a>) -> Result<Value<'a>, Box<Invalid>> {
+fn scalar<'a>(found: &Scalar<'a>, side: Side) -> Result<Value<'a>, Box<Invalid>> {
     match *found {
         Scalar::Null => Ok((Tag::Null, Cow::Borrowed(&[]))),
         Scalar::String(text) => Ok((Tag::Bytes, Cow::Borrowed(text))),
@@ -262,7 +262,7 @@ fn scalar<'a>(found: &Scalar<'a>) -> Result<Value<'a>, Box<Invalid>> {
         _ => {
             let mut value = (Tag::Null, Cow::Borrowed(&[][..]));
             let encoded = encode_scalar(found, |(tag, bytes)| value = (tag, Cow::Owned(bytes.to_owned())));
-            encoded.map_err(|error| unreadable(Side::Value, false, &[], &error.into()))?;
+            encoded.map_err(|error| unreadable(side, false, &[], &error.into()))?;
             Ok(value)
         }
     }

@@ -371,13 +371,13 @@ impl KeySpec {
                 Part::RecordValue => add(raw(record.value)),
                 Part::Header(name) => add(raw(header(part, name, record)?)),
                 Part::Field(_) | Part::KeyField(_) => {
-                    let is_value = matches!(part, Part::Field(_));
-                    let found = if is_value { fields.next() } else { key_fields.next() };
+                    let side = if matches!(part, Part::Field(_)) { Side::Value } else { Side::Key };
+                    let found = if side == Side::Value { fields.next() } else { key_fields.next() };
                     let scalar = found.and_then(Option::as_ref).ok_or_else(|| {
-                        let json = if is_value { value.json_text(record.value) } else { key.json_text(record.key) };
+                        let json = if side == Side::Value { value.json_text(record.value) } else { key.json_text(record.key) };
                         missing_field(part, json)
                     })?;
-                    encode_scalar(scalar, &mut add).map_err(|error| unreadable(Side::Value, false, &[], &error.into()))?;
+                    encode_scalar(scalar, &mut add).map_err(|error| unreadable(side, false, &[], &error.into()))?;
                 }
                 Part::CloudEvent(_) if is_structured => {
                     // In binary mode, attributes are text in headers. Adding scalars as text here gives the same key in both modes.

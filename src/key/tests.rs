@@ -125,6 +125,12 @@ fn a_field_of_the_record_key_is_like_one_of_the_value() {
     assert_eq!(of_key(None).unwrap_err().message, "the record has no field `/id` of the record key");
     let broken = of_key(Some("{")).unwrap_err();
     assert!(broken.reason == Reason::Malformed && broken.message.starts_with("the record key is not JSON: "), "{broken}");
+    let optional = KeySpec::new(vec![Part::Optional(Box::new(Part::KeyField("/id".into())))]).unwrap();
+    for key in [&key, &optional] {
+        let record = Record { key: Some(br#"{"id":"\ud800"}"#), ..Record::default() };
+        let invalid = key.fingerprint(&record, &mut Scratch::default()).unwrap_err();
+        assert!(invalid.message.starts_with("the record key "), "{invalid}");
+    }
     let both = KeySpec::new(vec![Part::KeyField("/id".into()), Part::Field("/id".into())]).unwrap();
     let record = Record { key: Some(br#"{"id":1}"#), value: Some(br#"{"id":2}"#), ..Record::default() };
     assert_eq!(both.fingerprint(&record, &mut Scratch::default()), of(&spec(&["/a", "/b"]), r#"{"b":2,"a":1}"#));

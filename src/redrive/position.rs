@@ -119,7 +119,7 @@ impl Position {
     }
 }
 
-/// Returns a short text that identifies a kind.
+/// Returns the hash of a kind. It starts with a slash, so [`is_hash`] can distinguish it from a kind.
 pub(super) fn hash(kind: &str) -> String {
     format!("/{}", BASE64URL_NOPAD.encode(&xxh3_64(kind.as_bytes()).to_le_bytes()[..HASH_BYTES]))
 }

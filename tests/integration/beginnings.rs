@@ -128,8 +128,8 @@ fn lost_state_is_detected_after_the_input_has_expired() {
     assert!(log.contains("]: no checkpoint can be used; to start anyway, set state.cold_start to \"rebuild\", "), "{log}");
 }
 
-/// When an operator resets the offset, the metadata of the offset is lost, so the worker no longer knows which records precede the start of
-/// the group. A cold start then treats all keys as unseen.
+/// An offset reset deletes the offset's metadata, so the worker no longer knows where the group started. With `start = "latest"`, the group
+/// may have skipped records below the offset. A cold start must not count their keys as seen, so it treats all keys as unseen.
 #[test]
 fn cold_start_after_a_manual_reset_treats_all_keys_as_unseen() {
     let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);

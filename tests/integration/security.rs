@@ -318,7 +318,7 @@ fn openssl(args: &[&str], input: &[u8]) -> String {
     String::from_utf8(child.wait_with_output().expect("it ends").stdout).expect("ASCII")
 }
 
-/// The possible forms of a password in an output: as text, in base64, and encoded as PLAIN sends it.
+/// The forms in which a log or a file could leak a password: as text, in base64, and in a SASL/PLAIN message in base64.
 fn forms(password: &str) -> Vec<String> {
     let base64 = |text: &str| openssl(&["base64", "-A"], text.as_bytes());
     vec![password.to_owned(), base64(password), base64(&format!("\0unseen\0{password}"))]

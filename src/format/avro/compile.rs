@@ -29,11 +29,13 @@ pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtra
     Ok(AvroExtractor { root, records, lacking, whole: None })
 }
 
-/// The types that the schema allows at the place of a slot. `is_usable` is true if at least one of the types can be part of a key.
-/// `refused` has the error messages for a type that cannot be part of a key. Null sets neither field.
+/// Shows if the types that the schema allows at a slot's place can be part of a key. A place can have several types, for example the
+/// branches of a union. The type null changes neither field.
 #[derive(Clone, Copy, Default)]
 struct End {
+    /// True if at least one type can be part of a key.
     is_usable: bool,
+    /// The error messages for a type that cannot be part of a key, if the place has such a type.
     refused: Option<Refused>,
 }
 

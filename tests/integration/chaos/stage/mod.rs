@@ -1,4 +1,5 @@
-//! Runs a plan: feeds the stream, waits, and compares the output at the end.
+//! The stage of a running plan: feeds the stream, waits until the group has committed records, and checks the output at the end. The module
+//! `act` injects the faults.
 
 mod members;
 mod stream;
