@@ -196,7 +196,8 @@ impl Approximator {
 
 impl Kind for Approximator {
     fn insert(&mut self, key: Fingerprint) {
-        // The number of the current slice is the largest value, so it replaces the values of the cells.
+        // The current slice is newer than any slice in the cells, so its number replaces theirs. The numbers wrap around and cannot be
+        // compared.
         self.cells.places(key.low(), self.k).for_each(|cell| self.cells.set(cell, self.slice % NUMBERS + 1));
     }
 

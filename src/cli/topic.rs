@@ -10,11 +10,12 @@ pub fn expand(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     left_out.first().map_or(Ok(config), |left_out| Err(anyhow!("{left_out}")))
 }
 
-/// Adds the named topic to the configuration if the topic matches a pattern. `name` is an input, or the space of one of its entries (see
-/// [`choose`]).
+/// Adds the topic that `name` selects, if the topic matches a pattern and no configured entry has this name. `name` is a topic. If several
+/// entries match the topic, `name` can also be the space of one of these entries (see [`choose`]).
 ///
 /// # Errors
-/// Fails if the topic matches a pattern but cannot be read, or if entries of several topics have this space.
+/// Fails if `name` is a topic that matches a pattern but cannot be read, or if entries of several matching topics would have the space
+/// `name`.
 pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     if name.is_some_and(|name| config.rule(name).is_ok()) {
         // `name` is the input or the space of a configured entry. A pattern may also match this name but must not add a topic.

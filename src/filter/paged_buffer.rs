@@ -45,7 +45,7 @@ impl PagedBuffer {
         &self.bytes
     }
 
-    /// Returns the bytes for writing. The caller must call [`PagedBuffer::touch`] for each byte that it changes.
+    /// Returns the bytes for writing. The caller must call [`PagedBuffer::touch`] with an offset in each page that it changes.
     #[inline]
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes

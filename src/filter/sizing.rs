@@ -129,7 +129,7 @@ impl Words {
     }
 }
 
-/// Returns the maximum false-positive rate of one generation if all `generations` generations together may have the rate `rate`.
+/// Returns the false-positive rate that each of `generations` generations may have, so their combined rate is at most `rate`.
 #[must_use]
 pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
     // 1 - (1 - rate)^(1/generations), without loss of precision at small rates.

@@ -14,6 +14,7 @@ use crate::stats::add;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
@@ -72,7 +73,7 @@ enum Then {
 pub(super) async fn serve(
     server: &Server,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    id: u64,
+    (id, address): (u64, Option<SocketAddr>),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let mut stop = pin!(stop);
@@ -86,7 +87,11 @@ pub(super) async fn serve(
             if let Err(error) = connection.send(&mut stream).await {
                 if error.kind() == io::ErrorKind::TimedOut {
                     add(&server.stats.dropped, 1);
-                    tracing::warn!(client = id, "closing the connection of a client that does not read its answers");
+                    tracing::warn!(
+                        client = id,
+                        address = address.map(tracing::field::display),
+                        "closing the connection because the client does not read its replies; check that the application reads all replies and that the network to the client works"
+                    );
                 }
                 return Err(error);
             }
@@ -286,7 +291,7 @@ mod tests {
         let (mut client, stream) = duplex(64 << 20);
         client.write_all(bytes).await.unwrap();
         client.shutdown().await.unwrap();
-        serve(&server, stream, 1, std::future::pending()).await.unwrap();
+        serve(&server, stream, (1, None), std::future::pending()).await.unwrap();
         done.set(true);
         let other_was_done = other.get();
         let mut answers = Vec::new();

@@ -283,12 +283,13 @@ async fn answer(server: Arc<Server>, mut clients: UnboundedReceiver<TcpStream>) 
 /// Moves a connection to the runtime of this thread, starts TLS if `serve.tls` is set, and serves the client.
 async fn here(client: TcpStream, server: &Server, id: u64, stop: impl Future<Output = ()>) -> std::io::Result<()> {
     let client = TcpStream::from_std(client.into_std()?)?;
-    let Some(tls) = &server.tls else { return connection::serve(server, client, id, stop).await };
+    let address = client.peer_addr().ok();
+    let Some(tls) = &server.tls else { return connection::serve(server, client, (id, address), stop).await };
     let mut stop = pin!(stop);
     let client = tokio::select! {
         client = tls.accept(client) => client.inspect_err(|_| add(&server.stats.unencrypted, 1))?,
         // The client has sent no command yet, so no command is left without an answer.
         () = stop.as_mut() => return Ok(()),
     };
-    connection::serve(server, client, id, stop).await
+    connection::serve(server, client, (id, address), stop).await
 }

@@ -28,7 +28,7 @@ fn server(options: &str) -> Arc<Server> {
 fn connect(server: &Arc<Server>) -> DuplexStream {
     let (client, stream) = duplex(64 << 10);
     let server = Arc::clone(server);
-    tokio::spawn(async move { connection::serve(&server, stream, 1, std::future::pending()).await });
+    tokio::spawn(async move { connection::serve(&server, stream, (1, None), std::future::pending()).await });
     client
 }
 

@@ -185,7 +185,7 @@ pub struct InputReport {
     pub unreadable_since: Option<Timestamp>,
 }
 
-/// The state of a partition.
+/// The phase of a partition: restoring its dedup state, waiting for a schema, or processing records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputState {

@@ -299,7 +299,7 @@ impl PartitionState {
                 if let checkpoint::Error::Corrupt { what, .. } = &error
                     && let Err(error) = store.quarantine(what)
                 {
-                    tracing::error!(error = %error, "cannot move the corrupt state aside; the worker tries again at the next checkpoint");
+                    tracing::error!(error = %error, "cannot replace the corrupt store with an empty one; the worker opens the store again at the next checkpoint");
                 }
                 None
             }

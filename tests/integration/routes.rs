@@ -1,4 +1,5 @@
-//! Promise: the settings of a topic determine the route of each record, and keys stay seen for exactly the window.
+//! Promise: the settings of a topic determine the route of each record. A key stays seen for at least the window and at most one slice
+//! longer.
 
 use crate::harness::{News, Setup, TestRecord, Worker, assert_same, broker, by_partition, produce, read_committed, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

@@ -223,7 +223,7 @@ impl Store {
         let now = runtime::wall_clock();
         let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
         fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
-        tracing::error!(reason = what, quarantined = %aside.display(), "the stored state is corrupt or was replaced; the worker moved it aside and continues without it");
+        tracing::error!(reason = what, quarantined = %aside.display(), "the stored state is corrupt or was replaced; the worker moved it aside and creates an empty store. Later checkpoints contain the states that are in memory, and other partitions are restored");
         Ok(())
     }
 

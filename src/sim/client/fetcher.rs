@@ -184,7 +184,7 @@ impl Fetcher {
         }
     }
 
-    /// Seeks (`rd_kafka_toppar_seek`). Returns `false` if the partition is not being read, for example because its offset was out of range.
+    /// Seeks (`rd_kafka_toppar_seek`). Returns `false` if the partition is not assigned or its fetch offset was out of range.
     pub(super) fn seek(&mut self, of: &TopicPartition, offset: Offset) -> bool {
         self.version += 1;
         let version = self.version;

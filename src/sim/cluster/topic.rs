@@ -60,9 +60,8 @@ pub(in crate::sim) struct Partition {
     pub(in crate::sim) former: Option<FormerLeader>,
 }
 
-/// A former leader that was frozen while another broker took over. Until the former leader notices, it answers `ListOffsets` with the
-/// offsets in its memory, because the request does not tell the broker that it is no longer the leader
-/// (`Partition.fetchOffsetForTimestamp`).
+/// A former leader that was frozen while another broker took over. Until it learns about the election, it answers `ListOffsets` from
+/// memory, because nothing in the request shows that another broker is now the leader (`Partition.fetchOffsetForTimestamp`).
 pub(in crate::sim) struct FormerLeader {
     pub(in crate::sim) start: Offset,
     pub(in crate::sim) last_stable: Offset,
