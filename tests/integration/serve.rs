@@ -123,7 +123,7 @@ fn server_follows_a_reset_group() {
     let mut worker = stream.setup.start("b");
     stream.wait_until_read(stream.records.len(), &mut worker);
     check(&stream, stream.records.len(), &address, &status, "after");
-    assert!(server.log().contains("the group's offsets were reset"), "the server did not notice the reset");
+    assert!(server.log().contains("offset for this input was reset"), "the server did not notice the reset");
     server.drain();
     worker.drain();
 }

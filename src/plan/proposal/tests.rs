@@ -92,7 +92,7 @@ fn no_key_is_proposed_without_equal_duplicates() {
     assert_eq!(status.configuration, None);
     assert!(!opaque.text().contains("differ in :"), "{}", opaque.text());
     let unique = proposal((0..100).map(|row| format!("{{\"id\":{row}}}")));
-    assert!(unique.reasons[0].starts_with("No possible key has duplicates in 100 records"), "{:?}", unique.reasons);
+    assert!(unique.reasons[0].starts_with("No possible key has duplicates among the sample's records (100)"), "{:?}", unique.reasons);
 }
 
 #[test]
