@@ -85,6 +85,8 @@ pub struct Applier {
     last_epoch: i64,
     last_parts: u32,
     last_warms_up: bool,
+    /// True if a record was written with another window or other keys, so its effects are missing or may be in other slices.
+    has_other_settings: bool,
 }
 
 impl Applier {
@@ -112,6 +114,7 @@ impl Applier {
             last_epoch: epoch,
             last_parts: 0,
             last_warms_up: false,
+            has_other_settings: false,
         }
     }
 
@@ -131,6 +134,13 @@ impl Applier {
     pub fn leaves_hole(&self, record: &ChangelogRecord<'_>) -> bool {
         let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start > applied);
         !self.continues(record) && record.spans.iter().any(lacks)
+    }
+
+    /// True if the applied records have built a complete state without a checkpoint: all records that were read have the same settings, and
+    /// the last applied record does not belong to a warm-up.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        !self.has_checkpoint && !self.has_other_settings && !self.last.is_empty() && !self.last_warms_up
     }
 
     /// Decides the outcome of the next record and applies the record to the state if it has an effect.
@@ -156,6 +166,7 @@ impl Applier {
         if record.origin.owner != self.origin.owner {
             return Outcome::Foreign;
         }
+        self.has_other_settings |= (record.origin.keys, record.origin.clock) != (self.origin.keys, self.origin.clock);
         // A record with a lower epoch comes from a worker that has lost the partition but may not know about the loss yet. Without
         // transactions, such a worker can still write.
         if record.epoch < self.epoch {

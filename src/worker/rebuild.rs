@@ -330,12 +330,14 @@ fn read_all<B: Broker>(
             add(&context.stats.rebuilds, 1);
             add(&context.stats.rebuilt_keys, applier.fingerprints);
             tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = runtime::millis_since(job.began), "state rebuilt from the changelog");
-            let (mut offsets, highest) = (applier.offsets, applier.epoch);
-            if is_trimmed && cuts.is_empty() && past_bounds.is_none() {
+            let (mut offsets, highest, is_complete) = (applier.offsets.clone(), applier.epoch, applier.is_complete());
+            if is_trimmed && is_complete && cuts.is_empty() && past_bounds.is_none() {
                 // The changelog contains the whole window. An input that it does not mention had no record in the window, so all keys of
                 // the input have expired, and nothing has to be read again.
                 for (topic, &bound) in &job.bounds {
-                    offsets.entry(topic.clone()).or_insert(bound);
+                    if !applier.offsets.keys().any(|known| log_topic(known) == log_topic(topic)) {
+                        offsets.insert(topic.clone(), bound);
+                    }
                 }
             }
             state.rebuilt(offsets, read_to, epoch);

@@ -215,6 +215,18 @@ fn recreated_changelog_keeps_the_keys_of_the_window() {
     assert_eq!(read_committed(broker(), &sliced.output, 1)[0].len(), before, "keys of the window were emitted again");
 }
 
+/// A trimmed changelog contains the whole window, but only for the settings with which it was written.
+#[test]
+fn a_trimmed_changelog_of_other_settings_is_not_a_complete_state() {
+    let mut sliced = Sliced::new();
+    let mut worker = sliced.setup.start("a");
+    sliced.read((0..9).flat_map(|slice| Sliced::fill(slice, 100)), &mut worker);
+    wait_until("the changelog is trimmed", LIMIT, || (first_offset(broker(), &sliced.changelog, 0) > 0).then_some(()));
+    worker.drain();
+    let log = sliced.setup.start_with("a", &["state.cold_start=fail", "topics.0.emit=on_change"]).fails(1);
+    assert!(log.contains("cannot restore all seen keys"), "{log}");
+}
+
 /// Two topics share a space, and one of them has no new records. After the worker has trimmed the records that mention the idle topic, a
 /// new owner must not read this topic again. Otherwise, a window by count would count the records of this topic twice, and the new owner
 /// would stop, because the test sets `cold_start = "fail"`.

@@ -267,7 +267,8 @@ impl<B: Broker> Sink<B> {
     fn why_ended(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ SinkError::Fenced(_)) => failure,
-            Err(SinkError::Abort(why) | SinkError::Unknown(why) | SinkError::Exit(why)) => {
+            // Without transactions, the call fails for another reason.
+            Err(SinkError::Abort(why) | SinkError::Unknown(why) | SinkError::Exit(why)) if self.transactional() => {
                 SinkError::Unknown(format!("the producer has failed: {why}"))
             }
             _ => SinkError::Unknown("the producer has failed".to_owned()),

@@ -242,10 +242,11 @@ impl Store {
         if open.epoch != epoch {
             return Ok(());
         }
-        (open.db, open.place) = (None, None);
+        open.db = None;
         open.failed = false;
         open.epoch += 1;
         self.move_away(what)?;
+        open.place = None;
         fault::point("quarantine.moved");
         open.db = Some(self.open_db()?);
         open.place = self.place();
