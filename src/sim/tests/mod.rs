@@ -90,7 +90,7 @@ impl Member {
         Self { consumer, held: Vec::new(), read: Vec::new(), revocations: Vec::new() }
     }
 
-    /// Polls once. Returns `false` if the consumer is fenced.
+    /// Answers the queued rebalances and polls once. Returns `false` if the consumer is fenced.
     pub(super) fn turn(&mut self, wait: Duration) -> bool {
         while let Some(rebalance) = self.consumer.next_rebalance() {
             match rebalance {

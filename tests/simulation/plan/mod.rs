@@ -70,9 +70,9 @@ pub struct Plan {
 pub struct Step {
     /// The number of records that are appended after the group's start and before the step.
     pub at: usize,
-    /// The virtual time between these records and the step.
+    /// The virtual time that passes after the last of the `at` records and before the step, in milliseconds.
     pub delay_ms: u64,
-    /// The index of the affected process among the running processes.
+    /// The index of the affected process among the running processes, modulo their number.
     pub who: usize,
     pub fault: Fault,
 }

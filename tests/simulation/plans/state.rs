@@ -39,7 +39,8 @@ fn cold_start_ignores_records_from_before_the_group() {
 #[test]
 fn a_warm_up_in_a_recreated_changelog_is_not_a_reset() {
     check_kept("warm_up_taken_for_reset", include_str!("../seeds/recreated_changelog.txt"));
-    // Here, the last changelog record of the warm-up also covers new records, and the checkpoint lacks some of the records before it.
+    // Here, the last changelog record of the warm-up also covers new input records, and the checkpoint lacks some of the input records that
+    // the earlier changelog records cover.
     check_kept("warm_up_taken_for_reset", include_str!("../seeds/warm_up_with_new_records.txt"));
 }
 
