@@ -260,7 +260,7 @@ impl Simulation {
         self.change(|world| world.lag(of, micros(time)));
     }
 
-    /// The committed offset of a partition and its metadata. Offsets in open transactions do not count.
+    /// The committed offset of a partition and its metadata. The pending offsets of transactions do not count.
     #[must_use]
     pub fn committed(&self, group: &str, of: &TopicPartition) -> Option<(Offset, String)> {
         let world = self.lock();

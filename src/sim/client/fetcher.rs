@@ -220,7 +220,8 @@ impl Fetcher {
         self.find(of)?.end
     }
 
-    /// Takes the next event that the application sees. Skips an event if its partition was unassigned, sought, or paused after the fetch.
+    /// Takes the next event that the application sees. Skips an event if its partition was unassigned, assigned again, sought, or paused
+    /// after the fetch.
     pub(super) fn next(&mut self) -> Option<(&Arc<str>, i32, Event)> {
         loop {
             let Item { slot, version, event } = self.queue.pop_front()?;

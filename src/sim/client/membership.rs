@@ -54,7 +54,7 @@ pub(in crate::sim) struct ConsumerState {
     pub(super) then_assign: Option<Vec<TopicPartition>>,
     pub(super) then_rejoin: bool,
     pub(super) is_lost: bool,
-    /// True if another member has joined with the same static name. The consumer can no longer be used.
+    /// True if another member has joined with the same `group.instance.id`. The consumer can no longer be used.
     pub(super) is_fenced: bool,
     /// The end of the session as far as the client knows.
     session_ends: Option<Micros>,

@@ -103,7 +103,7 @@ pub(in crate::sim) struct Group {
     /// The number of the last rebalance. Timeouts of earlier rebalances are ignored.
     pub(super) rebalance: u64,
     pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
-    /// The offsets of open transactions, by producer id.
+    /// The offsets of transactions whose marker has not been written yet, by producer id.
     pub(in crate::sim) pending_offsets: BTreeMap<Pid, BTreeMap<TopicPartition, CommittedOffset>>,
 }
 

@@ -75,7 +75,7 @@ pub(super) fn send(producer: &SimProducer, to: &TopicPartition, value: &str) {
     producer.send(&outgoing(&to.topic, to.partition, value)).unwrap();
 }
 
-/// A consumer that answers rebalances at once and starts at the committed offsets.
+/// A consumer that answers rebalances in `turn` and starts at the committed offsets, or at offset 0 if no offset is committed.
 pub(super) struct Member {
     pub(super) consumer: SimConsumer,
     pub(super) held: Vec<TopicPartition>,

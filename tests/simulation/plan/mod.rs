@@ -123,7 +123,8 @@ impl Plan {
                 Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk if lacks_changelog => {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                // With `cold_start = "empty"`, a joining member does not rebuild partitions without a checkpoint.
+                // With `cold_start = "empty"`, a joining member starts with an empty state if it has no checkpoint of a partition, so the
+                // partition's keys are lost.
                 Fault::DeleteChangelog if has("cold_start = \"empty\"") => "the state directory is lost or harmed, without a changelog",
                 // A repartition topic is trimmed, so another process cannot read its records again.
                 Fault::DeleteChangelog if has("repartition = true") && self.starts_others() => {

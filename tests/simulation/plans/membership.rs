@@ -93,7 +93,7 @@ fn a_former_owner_does_not_replace_a_checkpoint() {
     check_kept("claims_ignored", include_str!("../seeds/superseded_checkpoint.txt"));
 }
 
-/// librdkafka considers a rebalance handled before the worker has seen it.
+/// librdkafka considers a rebalance handled before the worker has seen it. The worker must not commit until it has handled the rebalance.
 #[test]
 fn nothing_is_committed_before_a_rebalance_is_handled() {
     check_kept("unhandled_rebalance_ignored", include_str!("../seeds/unhandled_rebalance.txt"));
