@@ -82,8 +82,8 @@ pub(in crate::sim) struct Fetcher {
     version: u64,
     /// Brokers with an unanswered fetch request.
     busy: BTreeSet<NodeId>,
-    /// Brokers whose last answer moved no position. They get no further request until there are new records or at most [`WAIT`] has passed,
-    /// as if they held a fetch request.
+    /// Brokers whose last answer moved no position. They get no further request until there are new records, a partition is assigned,
+    /// sought, or resumed, or at most [`WAIT`] has passed. This simulates that they hold a fetch request.
     parked: BTreeSet<NodeId>,
     has_timer: bool,
 }
