@@ -12,7 +12,7 @@ use std::time::Duration;
 use unseen::filter::{Aging, AgingSizing, Filter, Window};
 use unseen::key::Fingerprint;
 
-/// False-positive rate of each contestant when all of its generations are full.
+/// Target false-positive rate of each filter when all of its generations are full.
 const RATE: f64 = 1e-3;
 const BATCH: usize = 64;
 /// Number of keys generated before each timed section, to keep key generation out of the measurement.
@@ -113,8 +113,8 @@ impl Contestant for Ours {
 }
 
 /// Two plain filters, young and old. When the young filter contains the keys of a whole window, it becomes the old filter, and the previous
-/// old filter is cleared. A check inserts the key into the young filter, because `insert_hash` also returns true if the key was present,
-/// which is faster than a lookup followed by an insertion.
+/// old filter is cleared. On the young filter, a check only calls `insert_hash`, which also returns true if the key was present. A lookup
+/// followed by an insertion would be slower.
 struct Plain {
     young: fastbloom::BloomFilter,
     old: fastbloom::BloomFilter,

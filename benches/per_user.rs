@@ -261,7 +261,7 @@ fn ask(store: &mut dyn Store, nth_user: impl Fn(u64) -> u64, together: u64) -> (
     (least, wrong as f64 / (ROUNDS * questions * together) as f64)
 }
 
-/// CPU time of this thread. Unlike elapsed time, it hardly depends on other processes on the machine.
+/// Returns the CPU time of this thread during `work`. Unlike elapsed time, it hardly depends on other processes on the machine.
 fn timed(work: impl FnOnce()) -> Duration {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
     let start = now();

@@ -39,7 +39,7 @@ const PARTS: [&str; 32] = [
     "sim",
     "cli",
 ];
-/// The parts whose files never call each other in a circle, directly or through other files.
+/// The parts whose files never call each other in a cycle, directly or through other files.
 const UNTANGLED: [&str; 9] = ["dedup", "changelog", "replay", "stats", "registry", "follower", "seed", "redrive", "worker"];
 /// The pure parts. They use no I/O, no clock, no randomness, and no concurrency.
 const PURE: [&str; 8] = ["record", "format", "key", "values", "content", "filter", "dedup", "changelog"];
@@ -288,7 +288,7 @@ fn absolute(own: &Module, path: &str, modules: &BTreeSet<Module>) -> Option<Modu
 }
 
 /// Returns the modules that each module uses. A re-exported name counts for the module that defines it. Ignores uses between a module and
-/// the modules inside it, because such uses do not count as circles.
+/// the modules inside it, because such uses do not count as cycles.
 fn uses() -> BTreeMap<Module, BTreeSet<Module>> {
     let files: BTreeMap<_, _> =
         sources().into_iter().filter(|(file, _)| !is_test(file)).map(|(file, code)| (module(&file), code)).collect();

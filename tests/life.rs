@@ -1,7 +1,8 @@
-//! Promise: a restored partition gives the same verdicts as an undisturbed one, no matter what happens to the worker and its changelog.
+//! Promise: with a filter that keeps a window, a restored partition gives the same verdicts as an undisturbed one, even after kills, lost
+//! checkpoints, and changes of the filter kind.
 //!
-//! The test needs no broker: a model of Kafka stores the changelog, and a simple list of keys determines the expected verdicts. Each run
-//! is drawn from a seed. `UNSEEN_LIFE=17 cargo test --test life` runs only that seed.
+//! The test needs no broker: a model of Kafka stores the changelog, and a simple list of keys determines the expected verdicts. Each run is
+//! drawn from a seed. `UNSEEN_LIFE=17 cargo test --test life` runs only that seed.
 
 #[path = "integration/harness/random.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -82,7 +83,7 @@ fn fingerprint(key: u64) -> Fingerprint {
 }
 
 const KEYS: u64 = 40;
-/// Returns the rules for every kind of filter, and for a filter with an exact store.
+/// Returns the rules for every kind of filter, and for the default kind with an exact store.
 fn kinds(window: Window, refresh: bool, late: Late) -> Vec<Rules> {
     let spec = |kind: Kind, rate| kind.spec(window, &Demand { bytes: 4_000, ..Demand::new(64, rate) });
     let rules = |filter, exact| Rules { window, filter, exact, refresh, late, emit: Emit::First };

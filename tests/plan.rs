@@ -227,7 +227,7 @@ fn proposal_for_a_sample_is_usable() {
     let report = parsed(&mut plan(&["--sample", name, "--ignore", "/at", "--json"]));
     let section = report["proposal"]["configuration"].as_str().expect("a section");
     assert!(section.contains("key = { field = \"/id\" }\nwindow = \"5m\"\n"), "{section}");
-    // The comparison uses the proposed key and window.
+    // The counts and the comparison of filters use the proposed key and window.
     assert_eq!(
         (&report["sample"]["distinct"], &report["sample"]["repeats"], &report["ask"]["window_ms"]),
         (&json!(1000), &json!(320), &json!(300_000))

@@ -43,7 +43,7 @@ fn configuration_schema_is_up_to_date() {
     is_kept("config/schema.json", |schema| *schema = unseen::config::schema());
 }
 
-/// Returns a table of the options page for each table of the schema.
+/// Returns the sections of docs/reference/options.md for a table of the schema and for the tables inside it.
 fn options(title: &str, table: &Value) -> String {
     let text = |value: &Value| value["description"].as_str().unwrap_or_default().trim_end_matches(" Required.").to_owned();
     let (mut rows, mut tables) = (String::new(), String::new());

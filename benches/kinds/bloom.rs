@@ -196,8 +196,8 @@ impl Approximator {
 
 impl Kind for Approximator {
     fn insert(&mut self, key: Fingerprint) {
-        // The current slice is newer than any slice in the cells, so its number replaces theirs. The numbers wrap around and cannot be
-        // compared.
+        // No slice is newer than the open slice, so its number replaces the numbers in the cells. Comparing the numbers would not work,
+        // because they wrap around.
         self.cells.places(key.low(), self.k).for_each(|cell| self.cells.set(cell, self.slice % NUMBERS + 1));
     }
 

@@ -164,7 +164,8 @@ fn time(row: &Row, keys: usize) -> [f64; 2] {
     [insert, (0..50).map(|_| timed(batch, &mut lookup)).fold(f64::MAX, f64::min)]
 }
 
-/// CPU time of this thread in nanoseconds per operation. Unlike elapsed time, it hardly depends on other processes on the machine.
+/// Returns the CPU time of this thread during `work`, in nanoseconds per operation. Unlike elapsed time, it hardly depends on other
+/// processes on the machine.
 fn timed(count: usize, work: impl FnOnce()) -> f64 {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
     let start = now();

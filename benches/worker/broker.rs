@@ -76,7 +76,7 @@ impl Broker {
         for topic in made {
             topic.expect("the topic is created");
         }
-        // Waits until all partitions have leaders, because a worker does not find the topic before.
+        // Waits until all partitions have leaders, because a worker that starts earlier may not find the topic.
         self.ends(topic, partitions);
     }
 
@@ -133,8 +133,8 @@ impl Broker {
                 let _ = client.fetch_metadata(Some(topic), PATIENCE);
             }
         };
-        // Asks for the last stable offsets first. Otherwise, records that are written and committed between the two requests could make
-        // their sum larger than the sum of the high watermarks.
+        // Asks for the last stable offsets first. Otherwise, records that are written and committed between the two requests could make the
+        // sum of the last stable offsets larger than the sum of the high watermarks.
         let committed = end(&self.committed);
         (end(&self.uncommitted), committed)
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 const PEER_THREADS: &str = "2";
 const SLICES: usize = 4;
 const AGING: &str = "aging";
-/// Writes duplicates with their headers to another topic.
+/// Configuration line of a worker that writes duplicates, including their headers, to another topic.
 pub const DUPLICATES: &str = r#"on_duplicate = { topic = "OUTPUT-duplicates" }"#;
 
 /// Allocator of a process that only makes raw librdkafka calls.
@@ -63,7 +63,7 @@ pub struct Unseen {
     pub compression: &'static str,
     /// Listen address of the status endpoint, or `off`.
     pub http: String,
-    /// File prefix for callgrind's counts, one file per thread. The worker then runs under callgrind.
+    /// Prefix of callgrind's output files, one file per thread. `None` if the worker does not run under callgrind.
     pub callgrind: Option<PathBuf>,
     /// Additional configuration lines of the topic, with INPUT and OUTPUT as placeholders for topic names.
     pub lines: &'static str,

@@ -54,7 +54,7 @@ impl Input {
         Self { queue, messages: vec![null_mut(); BATCH], consumer }
     }
 
-    /// Returns the messages that are available. If there are none, waits up to 100 ms for one message.
+    /// Returns the available messages, at most `BATCH`. If no message is available, waits up to 100 ms for one message.
     pub fn take(&mut self) -> Messages<'_> {
         for (wait, room) in [(0, BATCH), (100, 1)] {
             // SAFETY: the queue lives, and the buffer has room for `room` messages.

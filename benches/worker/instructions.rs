@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const RECORDS: usize = 300_000;
 const COMMIT: Duration = Duration::from_secs(1);
 
-/// A configuration option. Its cost is the number of instructions that it adds to [`USUAL`].
+/// A configuration option. Its cost is the number of instructions per record that it adds to the worker's thread, compared with [`USUAL`].
 struct Cost {
     name: &'static str,
     form: Form,

@@ -52,7 +52,7 @@ impl Process {
         worked(&self.proc("stat"))
     }
 
-    /// Peak memory so far, in bytes.
+    /// Peak resident memory so far, in bytes.
     pub fn memory_peak(&self) -> u64 {
         self.number("status", "VmHWM:") * 1024
     }

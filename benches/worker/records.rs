@@ -49,7 +49,7 @@ pub enum Form {
     Json,
     /// JSON with an event time, in the field `ts`.
     Timed,
-    /// JSON with JSON in the text field `body`.
+    /// A JSON object whose text field `body` contains the record as JSON.
     InText,
     Base64,
     Gzip,

@@ -16,11 +16,11 @@ const END: u64 = 99;
 
 #[derive(Clone, Copy, Serialize)]
 pub struct Cost {
-    /// Averages from the end of the first quarter of the output.
+    /// Averages from the end of the first quarter of the output up to `END`.
     pub settled: Pace,
-    /// Averages from the first output record.
+    /// Averages from the first output record up to `END`.
     pub whole: Pace,
-    /// Peak memory, in bytes.
+    /// Peak resident memory, in bytes.
     pub memory: u64,
     /// Size of the state on disk, in bytes, after the contender has stopped.
     pub state: u64,

@@ -67,13 +67,13 @@ pub struct Faults {
     /// (KIP-890). A late `AddPartitionsToTxn` or `AddOffsetsToTxn` can open a transaction that ends only when it times out. A late
     /// `InitProducerId` fences the producer that sent it, and a late `JoinGroup` disturbs the group (KAFKA-20985). A late `OffsetCommit`
     /// can reset a committed offset to an earlier one. No client can prevent such a reset, so [`Faults::none`] does not list
-    /// `OffsetCommit`. Late copies of other requests have no effect.
+    /// `OffsetCommit`. Other requests are not listed, because real brokers detect late copies of them or are not affected.
     pub late_apis: &'static [Api],
     /// The maximum delay of a late request.
     pub late_by: Duration,
     /// The answer of the broker takes up to [`Faults::slow_by`] longer.
     pub slow_answer: u32,
-    /// The maximum delay of a slow answer or of slow markers.
+    /// The maximum delay of a slow answer or of a slow marker.
     pub slow_by: Duration,
     /// The broker answers with a retriable error and does nothing.
     pub retriable_error: u32,
@@ -82,7 +82,7 @@ pub struct Faults {
     /// A new producer fences the producer of an open transaction and is then fenced itself. If two producers start at the same moment,
     /// brokers fence one of them (`TransactionCoordinator.handleInitProducerId`).
     pub fenced_init: u32,
-    /// The markers of a transaction are written up to [`Faults::slow_by`] after its end.
+    /// A marker of a transaction is written up to [`Faults::slow_by`] later than usual.
     pub slow_marker: u32,
     /// The time that brokers need to write each record of a transaction. The producer gets its answer only after this time.
     pub record_time: Duration,

@@ -23,7 +23,7 @@ impl Simulation {
         self.with(change).expect("a test does not change a simulation while it panics")
     }
 
-    /// The process ends when `main` has returned and its other threads have ended.
+    /// Starts a process. The process ends when `main` has returned and all other threads of the process have ended.
     pub fn start<T: Send + 'static>(&self, name: &str, main: impl FnOnce() -> T + Send + 'static) -> Process<T> {
         Process::start(self, name, main)
     }
@@ -88,7 +88,7 @@ impl Simulation {
         self.lock().trace.digest()
     }
 
-    /// Returns `false` if the topic exists.
+    /// Returns `false` if the topic already exists.
     #[expect(clippy::must_use_candidate, reason = "most tests know that the topic is new")]
     pub fn create_topic(&self, name: &str, partitions: u32, options: TopicOptions) -> bool {
         self.change(|world| world.cluster.create_topic(name, partitions, options).is_ok())
@@ -260,7 +260,7 @@ impl Simulation {
         self.change(|world| world.lag(of, micros(time)));
     }
 
-    /// The committed offset of a partition and its metadata. Offsets in open transactions do not count.
+    /// The committed offset of a partition and its metadata. The pending offsets of transactions do not count.
     #[must_use]
     pub fn committed(&self, group: &str, of: &TopicPartition) -> Option<(Offset, String)> {
         let world = self.lock();

@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-/// The last step of `SplitMix64`.
+/// The finalizer of `SplitMix64`.
 pub(super) const fn mix(bits: u64) -> u64 {
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

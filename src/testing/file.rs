@@ -26,7 +26,8 @@ pub struct TestFile {
 #[serde(deny_unknown_fields)]
 pub struct Test {
     pub name: String,
-    /// The input topic of the records. Optional if the configuration has only one topic.
+    /// The input topic of the records. Optional if each record names its topic, or if the configuration has only one input topic and no
+    /// pattern.
     pub topic: Option<String>,
     /// The number of partitions of each topic. The filters of a topic's partitions share the topic's capacity.
     #[serde(default = "one")]
@@ -175,7 +176,11 @@ impl Test {
             time = record.time(time).map_err(fault)?.or(time);
             record.key_bytes().and(record.value_bytes()).map_err(fault)?;
             if !(0..i64::from(self.partitions)).contains(&i64::from(record.partition)) {
-                return Err(fault(format!("partition: expected 0 to {}, got {}", self.partitions - 1, record.partition)));
+                return Err(fault(format!(
+                    "partition: expected 0 to {}, got {}; for more partitions, set `partitions` of the test",
+                    self.partitions - 1,
+                    record.partition
+                )));
             }
             if let Some(verdict) = record.expected().verdict.filter(|verdict| !VERDICTS.contains(&verdict.as_str())) {
                 return Err(fault(format!("expect: expected one of {}, got {verdict:?}", VERDICTS.join(", "))));
@@ -248,7 +253,7 @@ fn bytes(name: &str, value: Option<&Value>, base64: Option<&str>) -> Result<Opti
         (Some(Value::String(text)), None) => Ok(Some(text.clone().into_bytes())),
         (Some(value), None) => Ok(Some(value.to_string().into_bytes())),
         (None, Some(text)) => {
-            BASE64.decode(text.as_bytes()).map(Some).map_err(|error| format!("{name}_base64: expected base64, got something else: {error}"))
+            BASE64.decode(text.as_bytes()).map(Some).map_err(|error| format!("{name}_base64: the text is not base64: {error}"))
         }
     }
 }

@@ -40,8 +40,9 @@ impl<'c> Judge<'c> {
         Self { config, partitions, states, readers, scratch: Scratch::default(), schemas, between, offsets }
     }
 
-    /// Evaluates the record at position `place` of a test by the first rule of the input that selects it. `number` is the index of a
-    /// configured topic with this input. `time` is the record's Kafka timestamp. Without `read_at`, the record is read at its event time.
+    /// Evaluates the record at position `place` of a test, counting from 1, by the first rule of the input that selects the record.
+    /// `number` is the index of a configured topic with this input. `time` is the record's Kafka timestamp. Without `read_at`, the record
+    /// is read at its event time.
     pub(super) fn record(
         &mut self,
         number: usize,

@@ -91,7 +91,7 @@ pub fn junit(files: &[(String, Vec<Report>)]) -> String {
     xml
 }
 
-/// Escapes a text for XML 1.0, which does not allow most control characters.
+/// Escapes a text for XML 1.0. Replaces control characters, most of which XML 1.0 does not allow, with U+FFFD.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

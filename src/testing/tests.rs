@@ -44,7 +44,7 @@ fn expected_outcomes_pass() {
     let test = json!({ "name": "all verdicts", "topic": "news", "records": [
         { "value": { "id": "a" }, "expect": { "verdict": "unseen", "output": "news-unseen", "headers": { "unseen-verdict": "unseen" } } },
         { "value": { "id": "a" }, "expect": { "verdict": "duplicate", "output": "news-unseen", "headers": { "unseen-verdict": "duplicate", "no": null } } },
-        // The topic `news` of the same space has already seen the key.
+        // The key has already been seen in the topic `news`, which has the same space.
         { "topic": "wire", "key": "a", "value": "x", "expect": { "verdict": "duplicate", "output": "none" } },
         { "value": { "id": "a" }, "headers": { "gone": "" }, "expect": { "verdict": "retracted", "output": "none" } },
         { "value": { "id": "a" }, "at": "+1m", "expect": "unseen" },
@@ -147,7 +147,7 @@ fn invalid_tests_are_reported_with_their_location() {
     assert!(xml.contains("failures=\"0\" errors=\"1\"") && xml.contains("<error message=\"records[0].topic: "), "{xml}");
 }
 
-/// A recording without records or without times would pass with any configuration.
+/// A test could pass with a wrong configuration if its recording has no records, and with a wrong window if the records have no times.
 #[test]
 fn a_stream_that_cannot_fail_is_an_error() {
     let config = Config::of_text(&CONFIG.replace("retract = { header = \"gone\" }", ""));
@@ -352,7 +352,7 @@ fn only_selected_records_are_deduplicated() {
             { "value": null, "expect": { "verdict": "tombstone", "output": "none" } },
         ]),
     );
-    // Only a selected record retracts its key, and every record has its verdict in a header.
+    // Only a selected record retracts its key, and every written record has its verdict in a header.
     has_verdicts(
         "key = { record = \"key\" }\nrepartition = true\non_duplicate = \"mark\"\nwhen = { header = \"type\", equals = \"a\" }\nretract = { header = \"gone\" }",
         &json!([

@@ -17,8 +17,7 @@ use unseen::stats::Stats;
 use unseen::worker::{Rebuilder, Shared, Worker};
 
 const RECORDS: usize = 240_000;
-/// The number of records per transaction. It is so large that the allocations per transaction hardly count when they are divided by the
-/// number of records.
+/// The number of records per transaction. It is so large that allocations per transaction are negligible in the number per record.
 const TRANSACTION: usize = 20_000;
 
 #[global_allocator]

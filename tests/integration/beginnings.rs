@@ -69,8 +69,9 @@ fn group_keeps_its_start_position_if_its_first_worker_is_killed() {
     }
 }
 
-/// With `start = "latest"`, only partitions that were added later are read from their start. If a partition moves while it waits for its
-/// state, its new owner must therefore find a committed start position.
+/// With `start = "latest"`, a group that has started reads a partition without a committed offset from its beginning, because the partition
+/// must have been added later. A partition that waits for its state can move to another worker and must therefore already have a committed
+/// start position.
 #[test]
 fn partition_that_waits_for_its_state_has_a_committed_start_position() {
     let topics = Topics::new("begin-waits", "start = \"latest\"", "", 2);
@@ -150,7 +151,7 @@ fn cold_start_after_a_manual_reset_treats_all_keys_as_unseen() {
     assert_eq!((keys.len(), out.len()), (200, 300), "keys from before the group were never emitted");
 }
 
-/// If a producer uses a wrong unit, its timestamps can be near the Unix epoch.
+/// Timestamps can be near the Unix epoch if a producer uses the wrong unit. The window then begins before the epoch.
 #[test]
 fn cold_start_remembers_keys_with_times_near_the_epoch() {
     let topics = Topics::new("begin-epoch", "", "changelog = false", 1);
@@ -166,8 +167,8 @@ fn cold_start_remembers_keys_with_times_near_the_epoch() {
     assert_eq!(read_committed(broker(), &topics.output, 4)[0].len(), 150);
 }
 
-/// A group member that delays the next generation, because nothing polls its consumer. All members that join during the delay get their
-/// partitions in the same generation.
+/// A group member that delays the next generation: nothing polls its consumer, so it does not rejoin during a rebalance. All members that
+/// join during the delay get their partitions in the same generation.
 struct Gate(BaseConsumer);
 
 impl Gate {
@@ -194,8 +195,8 @@ impl Gate {
     }
 }
 
-/// Two members find that the group has no committed offsets. The faster member commits later records before the slower member commits the
-/// start position.
+/// Two members find that the group has no committed offsets. While the slower member waits, the faster member, which owns partition 0,
+/// commits the start position and then later offsets. The slower member must not reset partition 0 to its start position.
 #[test]
 fn slow_member_does_not_reset_the_group_to_its_start_position() {
     let mut topics = Topics::new("begin-slow", "start = \"latest\"", "", 2);
@@ -217,7 +218,7 @@ fn slow_member_does_not_reset_the_group_to_its_start_position() {
     topics.wait_until_read(0, 50, &mut a);
     produce(broker(), &topics.input, records(100..150, 0..1, TIME));
     topics.wait_until_read(0, 100, &mut a);
-    // The slow member commits the start position before it reads this record.
+    // If the slower member committed the start position of partition 0, it would do so before it reads this record.
     produce(broker(), &topics.input, records(150..151, 1..2, TIME));
     wait_until("the slow member has read its partition", LIMIT, || {
         b.sigcont();

@@ -1,4 +1,4 @@
-//! Promise: the output is exact if the broker is killed and restarts, and the log stays readable.
+//! Promise: if the broker is killed and restarts, the output is exact, and the log does not repeat warnings every few seconds.
 
 use crate::harness::{OwnBroker, PATIENCE, client, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -22,8 +22,8 @@ fn broker_kills_do_not_change_the_output() {
         broker.wait_until_back();
     }
     feed.join();
-    // The timestamps of this stream are more than a day old, so a restarted broker forgets the producer of the feed. Records that were in
-    // flight can then be twice in the input.
+    // The timestamps of this stream are more than a day old, so a restarted broker treats the feed's producer ID as expired. If the feed
+    // retries a batch that was in flight, the batch can then be in the input twice.
     stream.expect_from_input();
     let log = stream.check(worker);
     assert!(log.contains("a Kafka client reported an error"), "the worker did not notice");
@@ -65,8 +65,8 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     stream.check(worker);
 }
 
-/// Panics if a warning of `unseen::kafka` is repeated within nine seconds. Warnings that differ only in the counts at their end are the
-/// same.
+/// Panics if a warning of `unseen::kafka` is repeated within nine seconds. Compares warnings only up to their `(after …)` or
+/// `suppressed=…`.
 fn stays_readable(log: &str) {
     let mut told: BTreeMap<String, f64> = BTreeMap::new();
     for line in log.lines().filter(|line| line.contains(" WARN unseen::kafka::")) {

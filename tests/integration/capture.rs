@@ -1,5 +1,5 @@
-//! Promise: a capture contains every committed record of the requested time, byte for byte. A replay of the capture gives the same verdicts
-//! as the worker.
+//! Promise: a capture contains every committed record of the requested time range, byte for byte. A replay of the capture gives the same
+//! verdicts as the worker.
 
 use crate::harness::{PATIENCE, Setup, TestRecord, broker, by_partition, client, produce, topic, unseen, wait_for_output};
 use data_encoding::BASE64;
@@ -34,7 +34,7 @@ fn records() -> Vec<TestRecord> {
     records
 }
 
-/// Writes records in an aborted transaction, so that the log ends with offsets that a `read_committed` consumer never gets.
+/// Writes an aborted transaction, so that each partition ends with a record that a `read_committed` consumer never receives.
 fn abort(input: &str) {
     let producer: BaseProducer = client(broker()).set("transactional.id", format!("{input}-producer")).create().expect("a producer");
     producer.init_transactions(PATIENCE).and_then(|()| producer.begin_transaction()).expect("a transaction");
@@ -176,7 +176,7 @@ fn a_replay_of_a_capture_gives_the_verdicts_of_the_worker() {
     assert_eq!(live, replayed);
 }
 
-/// Without a key and a sample, `unseen init` reads the topic to propose a key.
+/// Without `--key` and `--sample`, `unseen init` reads the topic to propose a key.
 #[test]
 fn init_proposes_a_key_from_the_topic_and_creates_the_output() {
     let input = topic(broker(), "init", 2);

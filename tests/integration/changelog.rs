@@ -21,7 +21,8 @@ fn start(stream: &Stream, name: &str) -> Worker {
     stream.setup.start_with(name, &["state.cold_start=fail"])
 }
 
-/// Deletes the committed records of the input, so that a worker without a checkpoint can get their keys only from the changelog.
+/// Deletes the input records below the group's committed offsets, so that a worker without a checkpoint can get their keys only from the
+/// changelog.
 fn expire_input(stream: &Stream) {
     for partition in 0..4 {
         let committed = committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition).expect("a committed offset");
@@ -180,7 +181,8 @@ fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     delete_topic(broker(), &sliced.changelog);
     make_topic(broker(), &sliced.changelog, 1);
     produce(broker(), &sliced.changelog, (0..1_000).map(|number| Sliced::record(number, 0)));
-    // The commits of the following slices follow these 1,000 records, so none of them is at the start of the new changelog.
+    // Because of these 1,000 records, the worker's next commits have higher offsets than its commits in the old changelog. So the offsets
+    // do not show the worker that the changelog was recreated.
     sliced.read((4..9).flat_map(|slice| Sliced::fill(slice, 200)), &mut worker);
     let first = || first_offset(broker(), &sliced.changelog, 0);
     wait_until("a slice has expired", LIMIT, || {
@@ -201,8 +203,8 @@ fn recreated_changelog_keeps_the_keys_of_the_window() {
     delete_topic(broker(), &sliced.changelog);
     let mut worker = sliced.setup.start_with("a", &["state.cold_start=fail"]);
     worker.wait_for_log("partition restored", LIMIT);
-    // The new changelog has more commits per slice, so its slices start at other offsets than in the old one. When slice 8 begins, the
-    // worker deletes everything before slice 4.
+    // The new changelog has more commits per slice, so its slices start at other offsets than the slices of the old changelog. When slice 8
+    // begins, the worker deletes all records of slices before slice 4 from the changelog.
     sliced.read((3..9).flat_map(|slice| Sliced::fill(slice, if slice == 3 { 600 } else { 400 })).skip(200), &mut worker);
     wait_until("the changelog is trimmed", LIMIT, || (first_offset(broker(), &sliced.changelog, 0) > 0).then_some(()));
     worker.drain();
@@ -227,9 +229,9 @@ fn a_trimmed_changelog_of_other_settings_is_not_a_complete_state() {
     assert!(log.contains("cannot restore all seen keys"), "{log}");
 }
 
-/// Two topics share a space, and one of them has no new records. After the worker has trimmed the records that mention the idle topic, a
-/// new owner must not read this topic again. Otherwise, a window by count would count the records of this topic twice, and the new owner
-/// would stop, because the test sets `cold_start = "fail"`.
+/// Two topics share a space, and one of them has no new records. After the worker has trimmed the changelog records that mention the idle
+/// topic, a new owner must not read the idle topic again. Otherwise, a window by count would count the records of the idle topic twice. In
+/// this test, the new owner would stop, because of `cold_start = "fail"`.
 #[test]
 fn idle_topic_of_a_shared_space_is_not_read_again() {
     let [idle, busy] = ["idle", "busy"].map(|name| topic(broker(), &format!("log-{name}"), 1));
@@ -255,7 +257,7 @@ fn idle_topic_of_a_shared_space_is_not_read_again() {
     worker.drain();
     fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
     let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
-    // The last 1,000 keys, which a window of 1,000 keys must still contain.
+    // Produces the last 1,000 keys again. A window of 1,000 keys must still contain all of them.
     produce(broker(), &busy, keys(3_000, 4_000));
     wait_until_read(&busy, 4_000, &mut worker);
     // The keys of the idle topic have left the window, so they are emitted again.
@@ -265,7 +267,8 @@ fn idle_topic_of_a_shared_space_is_not_read_again() {
     assert_eq!(read_committed(broker(), &output, 1)[0].len(), 300 + 3_000 + 300);
 }
 
-/// A warm-up logs a bounded number of keys at a time, even while the worker repeats the records of an aborted transaction.
+/// A warm-up writes a bounded number of keys to the changelog at a time, even while the worker processes the records of an aborted
+/// transaction again.
 #[test]
 fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     const BOUND: usize = 500;
@@ -295,8 +298,8 @@ fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     wait_until_read(0, many, &mut worker);
     worker.drain();
     fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
-    // Partition 1 has large records, so a fetch contains few of them and many records of partition 0. Every 20th write of a record fails,
-    // which aborts its transaction.
+    // Partition 1 has large records, so a fetch contains few of them and many records of partition 0. Of the first 380 writes of a record,
+    // every 20th fails, which aborts the transaction.
     let mut random = SplitMix(1);
     let large = (0..400).map(|number| {
         let mut record = record(1, number);
@@ -316,7 +319,8 @@ fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     assert!(largest <= Some(2 * BOUND), "{largest:?} keys were logged at a time");
 }
 
-/// With `at_least_once`, logged keys stay in the changelog even if the offset commit fails. The worker must not log these keys again.
+/// With `at_least_once`, keys that were written to the changelog stay there even if the offset commit fails. The worker must not write
+/// these keys again.
 #[test]
 fn failed_offset_commits_do_not_log_keys_twice() {
     let (input, output) = (topic(broker(), "log-once-in", 1), topic(broker(), "log-once-out", 1));

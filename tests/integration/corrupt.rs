@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-/// The size of the fields at the start of a batch that its checksum does not cover.
+/// The size in bytes of the fields at the start of a batch, from the base offset to the checksum. The checksum does not cover these fields.
 const HEAD: u64 = 21;
 /// The number of bytes in a fetch response before its first batch. The first value is for a response with one partition. The second value
 /// is for a response that starts with an empty partition of another topic.
@@ -85,18 +85,20 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
     log
 }
 
-/// Corrupts the first batch of a fetch response so that librdkafka delivers the records after the second batch.
+/// Returns a position and bytes that corrupt the first batch of a fetch response when they are written to the segment at this position.
+/// librdkafka then also skips the second batch and delivers the records after it. `first` and `second` are the positions of the ends of
+/// these batches.
 ///
 /// After a wrong checksum, librdkafka continues before the end of the batch, because it treats a length as a position in the response. At
-/// that position, this function writes the header of a batch that extends to `second`. librdkafka skips the written batch, because its
-/// offsets are lower than the position of the consumer, and delivers the records that follow.
+/// that position (there is one for each of [`RESPONSE_HEADS`]), the bytes contain the header of a fake batch that extends to `second`.
+/// librdkafka skips the fake batch, because its offset is lower than the position of the consumer, and delivers the records after it.
 fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     let heads = RESPONSE_HEADS.map(|response_head| first - HEAD - response_head);
     let start = heads[1];
     let mut bytes = segment.read(start..second);
     for head in heads {
         let (before, body) = bytes.split_at_mut(usize::try_from(head + HEAD - start).expect("few"));
-        // The written batch has no attributes and a single offset.
+        // The fake batch has no attributes and a single offset.
         body[..6].fill(0);
         let length = i32::try_from(body.len()).expect("few") + 9;
         let head =
@@ -109,7 +111,7 @@ fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     (start, bytes)
 }
 
-/// Panics if librdkafka did not find the batch that [`skipped`] has written, because the test would then prove nothing.
+/// Panics if librdkafka did not find the fake batch of [`skipped`], because the test would then prove nothing.
 fn assert_skipped(log: &str) {
     for garbage in ["Unsupported Message", "No offset to automatically reset to"] {
         assert!(!log.contains(garbage), "nothing behind the corrupt batch was delivered: {log}");
@@ -145,8 +147,8 @@ fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
     let name = format!("{}-ids-changelog", setup.group());
     let changelog = Segment::open(&name);
-    // When the worker took over the partition, it logged a batch without keys (offset 0) and a commit marker (offset 1). Without these two,
-    // the changelog starts with the first batch of keys.
+    // When the worker was assigned the partition, it committed a changelog batch without keys (offset 0), which is followed by a commit
+    // marker (offset 1). Without these two offsets, the changelog starts with the first batch of keys.
     delete_records_before(broker, &name, 0, 2);
     let first = changelog.end(changelog.end(changelog.end(0)));
     let (start, bytes) = skipped(&changelog, [first, changelog.end(first)]);

@@ -1,4 +1,5 @@
-//! Promise: the worker trims the changelog of a window by count or of a stable filter, even if no worker lives as long as the window.
+//! Promise: the worker trims the changelog of a window by count or of a stable filter, even if every worker runs only for a part of the
+//! window.
 
 use crate::harness::{Setup, TestRecord, Worker, broker, client, committed_offset, produce, topic, wait_until};
 use crate::stream::LIMIT;
@@ -54,7 +55,7 @@ fn short_lived_workers_trim_the_changelog() {
             count += part;
             read(&setup, &input, &mut worker, count);
             if starts > 4 {
-                // By now, some slices of the changelog have left the window, and trimming runs in the background, so this waits for it.
+                // By now, the changelog has keys that are no longer needed. Trimming runs in the background, so the test waits for it.
                 worker.wait_for_log("deleted records that are no longer needed", LIMIT);
             }
             worker.drain();

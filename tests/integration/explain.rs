@@ -207,8 +207,8 @@ fn retractions_renewals_and_windows_by_count_are_explained() {
     let said = explained(&setup, &["--key", "key-0"]);
     assert_eq!((&said["emissions"], &said["retractions"], &said["seen"]), (&2.into(), &1.into(), &true.into()), "{said:#}");
     assert_eq!(said["forgotten"]["at_slice"], 3, "{said:#}");
-    // The window consists of two slices of four keys and the open slice, so these 20 keys push the key out of the window. The changelog
-    // still has the commit with the key.
+    // The window consists of two slices of four keys and the open slice, so these 20 keys push `key-0` out of the window. The changelog
+    // still has the commits with `key-0`, but the next record with `key-0` is unseen.
     produce(broker(), &input, (4..24).map(|number| record(number, number)));
     read(&setup, &input, &mut worker, 24);
     produce(broker(), &input, [record(24, 0)]);
@@ -284,7 +284,7 @@ fn repartitioned_records_are_explained_by_key() {
         wait_until("all records are judged", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             let (_, end) = reader.fetch_watermarks(of, partition, LIMIT).expect("the broker answers");
-            // The last record of the log can be a commit marker, which has an offset, too.
+            // The log can end with a commit marker. The committed offset can then be the offset of the marker.
             (committed_offset(broker(), setup.group(), of, partition)? + 1 >= end).then_some(())
         });
     }
@@ -330,7 +330,7 @@ fn unknown_causes_are_reported_as_unknown() {
     let changelog = format!("{}-ids-changelog", setup.group());
     let said = explained(&setup, &[&input, "0", "0"]);
     let end = said["changelog"]["end_offset"].as_i64().expect("the end of the changelog");
-    // Keeps only the last commit, which consists of one record and its marker.
+    // Keeps only the last commit of the changelog, which consists of one record and a commit marker.
     delete_records_before(broker(), &changelog, 0, end - 2);
     let said = explained(&setup, &[&input, "0", "0"]);
     assert_eq!((&said["verdict"], &said["certain"]), (&"unknown".into(), &false.into()), "{said:#}");

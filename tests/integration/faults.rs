@@ -1,9 +1,9 @@
 //! Promise: the output does not change if a worker is killed or frozen, or if a step of a transaction or a checkpoint fails.
 //!
-//! tests/simulation/plans kills a simulated worker at every fault point (src/fault.rs). This file covers the fault points where a real
-//! broker or a real disk may matter. In the scenarios with kills, several workers process one stream, one after the other. Each worker dies
-//! at its armed point, and the next worker starts with another point armed. At the end, each test compares the output with the expected
-//! output.
+//! tests/simulation/plans kills a simulated worker at every fault point (src/fault.rs) that a simulated worker can reach. This file covers
+//! the fault points where a real broker or a real disk may matter. In the scenarios with kills, several workers process one stream, one
+//! after the other. Each worker dies at its armed point, and the next worker starts with another point armed. At the end, each test
+//! compares the output with the expected output.
 
 use crate::harness::state::damage_page;
 use crate::harness::{News, Reader, Worker, broker, committed_offset, topic, wait_until};
@@ -41,7 +41,7 @@ const TRANSACTION: &[&str] = &[
     "commit.offsets_sent:1:error,abort.begin:1:error,resolve.resolved:1:kill",
 ];
 
-/// Points in a checkpoint that is assembled in files: after the first file, after the last file, and after the store has ingested the
+/// Points in a checkpoint that is assembled in files: after its first file, after its second file, and after the store has ingested all
 /// files.
 const LARGE: &[&str] = &["checkpoint.file:1:kill", "checkpoint.file:2:kill", "checkpoint.written:2:kill"];
 
@@ -177,7 +177,8 @@ fn member_killed_during_a_revocation_leaves_no_partition_unowned() {
 
 #[test]
 fn kills_while_a_large_checkpoint_is_written_do_not_change_the_output() {
-    // Nearly every key has its own page, so checkpoints are large. Each worker writes one checkpoint per partition, when it stops.
+    // Nearly every key has its own page, so checkpoints are large. Because of the long interval, a worker writes large checkpoints only
+    // when it stops.
     let mut lives = Lives::new("faults-large", 6 * LARGE.len(), 24 * HOUR, LARGE_CONFIRMED);
     lives.overrides.extend(["worker.checkpoint_interval=1h".to_owned(), "state.changelog=false".to_owned()]);
     for faults in LARGE {

@@ -88,8 +88,8 @@ const TXN_OFFSET_COMMIT: i16 = 28;
 fn missing_features_are_reported_with_the_options_that_avoid_them() {
     let broker = OwnBroker::start();
     let stream = Stream::remembered(broker.address(), "lacking", 1).with(|setup| setup.servers(&broker.servers_by_way()));
-    // Makes the brokers appear to lack an API or its later versions. A missing feature is a problem if the worker needs it with these
-    // settings, and otherwise a warning.
+    // Makes the brokers appear to lack an API or its later versions. `unseen check` reports a missing feature as a problem if the worker
+    // needs the feature with the settings of the stream, and otherwise as a warning.
     let without = |limited: i16, most: Option<i16>| {
         let behind = front(broker.behind(), move || {
             Box::new(move |request, ask| {
@@ -195,7 +195,7 @@ fn worker_runs_on_brokers_that_reject_optional_topic_settings() {
     stream.produce(..);
     let log = stream.check(worker);
     assert_eq!(log.matches(left_out).count(), 1, "{log}");
-    // The topic was created without the setting, and `check` accepts it.
+    // The changelog was created without the settings in `left_out`, and `check` accepts it.
     let (code, report) = check(&stream.setup, &[]);
     assert_eq!((code, messages(&report)), (Some(0), String::new()), "{report}");
 }

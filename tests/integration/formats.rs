@@ -187,7 +187,7 @@ fn abort_while_a_partition_waits_loses_nothing() {
     let settings = settings(&registry);
     registry.fail_at("/schemas/ids/2", 503);
     stream.produce(..);
-    // Two early commits fail. The worker then reads their records again, up to the waiting record.
+    // Two early commits fail. The worker then reads their records again, in partition 1 up to the record that waits for its schema.
     let overrides: Vec<_> = settings.iter().map(String::as_str).collect();
     let mut worker = stream.setup.start_armed("a", &overrides, "commit.flushed:1:error,commit.flushed:3:error");
     wait_until("a partition waits", LIMIT, || {
@@ -210,7 +210,7 @@ fn flapping_registry_makes_no_record_invalid() {
     stream.produce(..);
     let worker = start(&stream, "a", &settings(&registry));
     // A worker treats a schema as unknown only after the registry has reported it as unknown for ten seconds. Here, the registry fails for
-    // 12 s between two such reports, which must not count toward the ten seconds. Afterward, the registry gets the schema.
+    // 12 s between two such reports. These 12 s must not count toward the ten seconds. Afterward, the registry gets the schema.
     let asked = || registry.requests()["GET /schemas/ids/1"].as_u64().unwrap_or_default();
     let more = |than: u64| wait_until("the registry gets another request", LIMIT, || (asked() > than).then(asked));
     more(0);

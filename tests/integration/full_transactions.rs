@@ -1,4 +1,4 @@
-//! Promise: a transaction that is full in bytes is committed before the commit interval ends.
+//! Promise: a transaction that has reached its maximum size in bytes is committed before the commit interval ends.
 
 use crate::harness::{News, Reader, broker, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

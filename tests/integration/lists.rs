@@ -66,7 +66,8 @@ fn a_missing_topic_of_a_list_is_named_with_its_entry() {
     assert!(log.contains(&format!("topics[0].input: topic {missing:?} does not exist; check the name, or create the topic")), "{log}");
 }
 
-/// If the member returned within its session, it would keep its partitions and get none of the new topic (KAFKA-12759).
+/// If the static member returned before its session expires, it would keep its partitions and get no partition of the new topic
+/// (KAFKA-12759).
 #[test]
 fn a_static_member_reads_a_topic_that_joins_the_list_after_its_session() {
     let [old, new] = ["list-old", "list-new"].map(|hint| topic(broker(), hint, 1));

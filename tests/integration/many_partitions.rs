@@ -5,8 +5,8 @@ use crate::harness::{
 };
 use std::time::{Duration, Instant};
 
-/// Runs a worker until it has committed the offset of one record in each of the first `records` partitions. Before it reads, the worker
-/// commits an offset of every partition. Returns the log.
+/// Produces a record to each of the first `records` partitions, and runs a worker until it has committed the offsets after these records.
+/// Before the worker reads a record, it commits the start position of all partitions. Returns the log.
 fn commit_all(broker: &str, partitions: u32, records: u32, delivery: &str, limit: Duration) -> String {
     // The output comes first, because a broker that creates thousands of partitions creates no other topic until it has finished.
     let output = topic(broker, "many-out", 1);
@@ -41,7 +41,7 @@ fn commit_all(broker: &str, partitions: u32, records: u32, delivery: &str, limit
 #[test]
 fn offset_commits_are_split_until_the_coordinator_accepts_them() {
     let broker = OwnBroker::start();
-    // The broker creates its offsets topic at the first commit of any group.
+    // This commit makes the broker create its offsets topic, which must exist before its settings can be changed.
     let first = topic(broker.address(), "first", 1);
     reset_offset(broker.address(), "first", &first, 0, 0);
     // The limit is enough for the group's metadata record and for about twenty offsets.

@@ -1,4 +1,4 @@
-//! Promise: processes can join, leave, and die under load.
+//! Promise: processes can join, leave, and die under load without any effect on the output.
 
 use crate::harness::{Setup, broker, client, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream, short_timeouts};
@@ -40,7 +40,8 @@ fn the_wait_for_a_killed_members_session_is_explained() {
     stream.check(second);
 }
 
-/// A shared space changes the assignment strategy of a member. The group rejects a strategy that its other members do not use.
+/// A shared space changes the assignment strategy of a member. The group coordinator rejects a member whose strategy the other members do
+/// not use.
 #[test]
 fn a_member_with_another_assignment_strategy_is_explained() {
     let stream = Stream::remembered(broker(), "another-way", 1_000);
@@ -83,8 +84,9 @@ fn rolling_restart_of_static_members_does_not_change_the_output() {
     third.drain();
 }
 
-/// Another consumer joins with the `group.instance.id` of a member and stops. The member drops its records in progress, rejoins, and reads
-/// them again. After an outage, the member can get the same error if a broker mistakes it for another process.
+/// Another consumer joins with the `group.instance.id` of a member, which fences the member, and stops. The member drops its records in
+/// progress, rejoins, and reads them again. It does not stop, because an outage can have the same effect as another consumer (see
+/// src/worker/rejoin.rs).
 #[test]
 fn a_fenced_static_member_rejoins() {
     let stream = Stream::new(broker(), "fenced", RECORDS);

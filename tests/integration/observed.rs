@@ -245,7 +245,8 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
     // estimated rate is higher.
     assert!((1.0..3.5).contains(&(number(&rates["estimated"]) / truth)), "{truth} {rates}");
 
-    // This is the condition of the alert on the false-positive rate.
+    // The alert `UnseenFalsePositivesObserved` uses the same factor of 1.5. Its lower bound is computed from the counts and is similar to
+    // `unseen_filter_observed_fpr_low_ratio`.
     let samples = samples(&ask(&address, "/metrics").2);
     let sample = |name: &str| samples[&format!("unseen_filter_{name}{{space=\"s\"}}")];
     assert!(

@@ -61,7 +61,7 @@ fn records_that_expire_under_a_running_worker_are_reported() {
     worker.sigcont();
     let sentence = "records were deleted before they were read";
     worker.wait_for_log(sentence, LIMIT);
-    // The worker may have had some of the deleted records in flight. Only its log shows which offsets it has missed.
+    // The worker may already have fetched some of the deleted records. Only its log shows which offsets it has missed.
     let log = worker.log();
     let line = log.lines().find(|line| line.contains(sentence)).expect("it was found");
     let (from, to) = (logged(line, "committed").cast_signed(), logged(line, "oldest").cast_signed());
@@ -98,8 +98,8 @@ fn a_group_without_offsets_resumes_from_its_checkpoint() {
     assert!(log.contains("the group has no committed offset; resuming from the offset in the checkpoint"), "{log}");
 }
 
-/// A record from the future must not make the worker conclude that its checkpoint belongs to an earlier topic with the same name. The
-/// worker would then emit keys again.
+/// A record from the future must not make the worker conclude that its checkpoint belongs to an earlier topic with the same name.
+/// Otherwise, the worker would emit keys again.
 #[test]
 fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     let mut records = News { count: RECORDS, ..News::default() }.records();

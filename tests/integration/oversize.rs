@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The window covers all records, so a worker without a checkpoint rebuilds its state exactly.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
-/// The size limit of the output, in bytes. It is enough for about a hundred records of the feed.
+/// The size limit of the output, in bytes. It is enough for a batch of about a hundred records of [`News`].
 const LIMIT_BYTES: &str = "20000";
 
 struct Case {
@@ -35,7 +35,8 @@ impl Case {
         Self { stream, dead }
     }
 
-    /// A few thousand records. Two partitions have one large record each. The two large records are in the same transaction.
+    /// A few thousand records. Two partitions have one large record each. The two large records are so close to each other that they are
+    /// usually in the same transaction.
     fn of_two(hint: &str) -> Self {
         let records = News { count: 4_000, ..News::default() }.records();
         let expected = Oracle::new(WINDOW, 4).expected(&records, PARTITIONS);
@@ -161,7 +162,7 @@ fn record_too_large_for_the_dead_letter_topic_stops_the_worker() {
     case.check(&topic(broker(), "oversize-both-dead", 4));
 }
 
-/// A worker looks up the limits of its outputs only at startup, so it writes batches that are too large after a limit is lowered.
+/// A running worker does not notice immediately that the limit of an output was lowered, so it writes batches that are too large.
 #[test]
 fn lowering_the_limit_of_an_output_loses_nothing() {
     let stream = Stream::remembered(broker(), "oversize-later", 10_000);

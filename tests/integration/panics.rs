@@ -1,4 +1,4 @@
-//! Promise: a panic in any thread ends the process at once, with its message in the log, and another process takes over.
+//! Promise: a panic in any thread ends the process at once, with the panic message in the log, and another process takes over.
 
 use crate::harness::broker;
 use crate::stream::{LIMIT, Stream, short_timeouts};
@@ -6,8 +6,8 @@ use std::fs;
 
 const RECORDS: usize = 20_000;
 
-/// Makes a thread of the worker panic at a fault point whose step cannot return an error, by arming the fault `error`. Fails unless the
-/// process ends and another process takes over.
+/// Arms the fault `error` at a point where no step can fail, which makes a thread of the worker panic. Fails unless the process ends and
+/// another process takes over.
 fn panics(hint: &str, point: &str) {
     let stream = Stream::remembered(broker(), hint, RECORDS).with(short_timeouts);
     stream.begin(RECORDS / 2);

@@ -76,7 +76,7 @@ fn new_matching_topic_is_deduplicated_exactly_once() {
     }
     let log = worker.drain();
     assert!(log.contains("topics=3"), "{log}");
-    // Topic `b` was produced in this order: keys 50 to 149, then keys from 0.
+    // The records of topic `b` were produced in this order: keys 50 to 149, then keys from 0.
     let of_b = [records(50..150), records(0..50), records(150..300)].concat();
     for (input, expected) in [(&a, records(0..300)), (&b, of_b), (&c, records(0..400))] {
         assert_same(&[expected], &read_committed(broker(), &format!("{input}.unseen"), 1));

@@ -1,5 +1,5 @@
 //! Promise: `on_invalid` determines what happens to a record that a topic permanently rejects, because of the record's time or a missing
-//! key. The other records in the batch are emitted once each.
+//! key. The other records in the batch are emitted, once each with `exactly_once`.
 
 use crate::harness::{Group, Setup, TestRecord, Worker, broker, committed_offset, logged, produce, read_committed, topic_with, wait_until};
 use crate::stream::LIMIT;
@@ -176,8 +176,8 @@ fn batch_of_rejected_records_loses_nothing() {
     }
 }
 
-/// With `at_least_once`, an abort does not remove forwarded records from the repartition topic. If the worker forwarded them again, the
-/// output would reject the copies, too.
+/// With `at_least_once`, an abort does not remove forwarded records from the repartition topic. If the worker forwarded all of these
+/// records again, the output would also reject the copies of the bad records.
 #[test]
 fn records_are_forwarded_once_while_others_are_rejected() {
     let mut case = Case::new(Refusal::NoKey, "at_least_once", "repartition = true\non_invalid = \"drop\"");
@@ -202,7 +202,7 @@ fn records_are_forwarded_once_while_others_are_rejected() {
     assert_eq!(emitted, good);
 }
 
-/// Records without a key bypass the repartition topic, so the output itself can reject them.
+/// A tombstone has no field `/id`, so it bypasses the repartition topic, and the output itself can reject it.
 #[test]
 fn rejected_tombstone_is_dropped_before_repartitioning() {
     let mut case = Case::new(Refusal::NoKey, "exactly_once", "repartition = true\non_invalid = \"drop\"");

@@ -1,4 +1,5 @@
-//! Promise: the worker reports keys that arrive in several partitions. With `repartition`, it emits each key once, even through kills.
+//! Promise: without `repartition`, the worker reports keys that arrive in several partitions. With `repartition`, it emits each key once,
+//! even through kills.
 
 use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_group, delete_topic, logged, produce, read_committed,

@@ -97,7 +97,7 @@ fn late_records_become_dead_letters() {
 
 #[test]
 fn record_from_the_future_expires_no_keys() {
-    // The time is past the max timestamp, but not so far that the broker rejects the record.
+    // The time is further in the future than `max_future` allows, but not so far that the broker rejects the record.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock past 1970").as_millis();
     let future = i64::try_from(now).expect("a clock before the end of time") + HOUR / 2;
     let records = vec![record("a", START), record("b", future), record("a", START + 1), record("b", START + 2), record("c", START + 3)];

@@ -55,7 +55,7 @@ fn entries_keep_their_keys_through_kills_and_a_lost_disk() {
             (committed_offset(broker(), setup.group(), &input, 0) == Some(end)).then_some(())
         });
         worker.kill9();
-        // Without its disk, the worker rebuilds the state of each entry from the changelog of the entry.
+        // After the loss of its disk, the worker rebuilds the state of each entry from the changelog of the entry.
         fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
         produce(broker(), &input, second);
         let mut worker = setup.start("a");

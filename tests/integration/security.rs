@@ -165,7 +165,7 @@ fn a_wrong_password_is_reported() {
 #[test]
 fn an_unknown_ca_is_reported() {
     let broker = secure_broker();
-    // This certificate does not belong to a CA.
+    // The certificate in this file does not belong to a CA, so it cannot verify the broker's certificate.
     let other = format!("kafka.properties.ssl.ca.location={}", broker.file("client.pem").display());
     kept_out(
         &SCRAM.stream("ca", 1),
@@ -326,7 +326,8 @@ fn forms(password: &str) -> Vec<String> {
 
 pub const TELL_ALL: [&str; 2] = ["log.level=trace", "kafka.properties.debug=all"];
 
-/// Panics unless the stream is deduplicated and none of the worker's outputs contains a secret.
+/// Panics unless the stream is deduplicated and no secret is in the output of `unseen check`, in the worker's log, or in the state
+/// directory.
 fn shows_nothing(stream: &Stream, secrets: &[String]) {
     stream.produce(..);
     let (code, stdout, stderr) = stream.setup.check_with("a", &TELL_ALL);

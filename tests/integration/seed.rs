@@ -168,7 +168,7 @@ fn checkpoint_from_before_the_seed_does_not_hide_seeded_keys() {
     delete_topic(broker(), &format!("{}-news-changelog", seeded.stream.setup.group()));
     let (code, _, error) = seeded.seed("");
     assert_eq!(code, Some(0), "{error}");
-    // The worker writes a checkpoint with the seed and stops before it has committed anything.
+    // The worker writes a checkpoint with the seed and stops before it has processed any record.
     restored(seeded.stream.setup.start("a"));
     seeded.stream.produce(..);
     seeded.stream.check(seeded.stream.setup.start("a"));
@@ -198,7 +198,7 @@ impl Rows {
         unseen([&["seed", "-c", &config, &file, "--topic", &self.inputs[0]], args].concat())
     }
 
-    /// Runs a worker until a topic has emitted `count` records. Returns the sorted keys of the emitted records.
+    /// Runs a worker until the output of a topic has `count` records. Returns the sorted keys of all records in the output.
     fn come_out(&self, topic: usize, count: usize) -> Vec<String> {
         let mut worker = self.setup.start("a");
         let partitions = 4;

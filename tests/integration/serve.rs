@@ -26,7 +26,7 @@ fn answers(stream: &Stream, address: &str) -> HashSet<Vec<u8>> {
     seen.map(|((user, item), _)| format!("{user}/{item}").into_bytes()).collect()
 }
 
-/// Panics unless a server's answers match the first `count` records.
+/// Panics unless a server's answers match the keys that are seen after the first `count` records.
 fn check(stream: &Stream, count: usize, address: &str, status: &str, what: &str) {
     wait_until_fresh(status, LIMIT);
     let (said, known) = (answers(stream, address), stream.oracle.seen(&stream.records[..count], PARTITIONS));
@@ -77,7 +77,8 @@ fn answers_match_the_committed_stream() {
     worker.drain();
 }
 
-/// The brokers become unavailable and return. During the outage, the server with a limit on the age of its answers must respect it.
+/// The brokers become unavailable and return. During the outage, the server with `serve.max_staleness` must not answer from a state that is
+/// older than this limit.
 #[test]
 fn server_reports_unavailable_brokers_and_resumes() {
     let mut own = OwnBroker::start();
@@ -97,7 +98,7 @@ fn server_reports_unavailable_brokers_and_resumes() {
         Reply::Integer(_) => None,
         other => panic!("no answer: {other:?}"),
     });
-    // The server without such a limit answers with its last known state.
+    // The server without `serve.max_staleness` answers with its last known state.
     assert_eq!(answers(&stream, patient), stream.oracle.seen(&stream.records[..RECORDS / 20], PARTITIONS));
     own.wait_until_back();
     let mut worker = stream.setup.start("a");
@@ -252,7 +253,7 @@ fn a_server_with_another_configuration_does_not_answer() {
     }
 }
 
-/// Another hash results in other fingerprints, so the worker reads the input again and logs the fingerprints in parts.
+/// Another hash results in other fingerprints, so the worker reads the input again and writes the fingerprints to the changelog in parts.
 #[test]
 fn a_server_does_not_answer_before_a_warm_up_is_complete() {
     let stream = Stream::remembered(broker(), "warm-up", RECORDS / 10)
@@ -260,7 +261,7 @@ fn a_server_does_not_answer_before_a_warm_up_is_complete() {
     let count = stream.records.len();
     stream.begin(count);
     let hash = "topics.0.hash={ siphash = \"00112233445566778899aabbccddeeff\" }";
-    // At the fault point, every partition has logged some parts, and one partition has not logged all of its parts.
+    // At the fault point, the worker has written some parts of every partition to the changelog, but not all parts of one of them.
     let mut worker = stream.setup.start_armed("a", &[hash], &format!("warm_up.record:{}:hang", count - 100));
     worker.wait_for_log("fault point reached", LIMIT);
     let (server, address, status) = stream.setup.serve("s", &[hash]);
@@ -275,8 +276,8 @@ fn a_server_does_not_answer_before_a_warm_up_is_complete() {
     worker.drain();
 }
 
-/// Without new records, a worker still logs its configuration when it gets its partitions back, even if its checkpoint is current and it
-/// has nothing to restore.
+/// Without new records, a worker still writes its configuration to the changelog when it gets its partitions back, even if its checkpoint
+/// is current and it has nothing to restore.
 #[test]
 fn server_follows_a_changed_window_in_idle_partitions() {
     let stream = Stream::remembered(broker(), "idle", RECORDS / 10);

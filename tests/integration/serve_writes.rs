@@ -67,7 +67,7 @@ fn keys_written_by_clients_are_emitted_once() {
     }
 
     let items: Vec<_> = (0..ITEMS).map(|number| format!("o-{number}")).collect();
-    // How many times each server confirmed a client as the first writer of an item, by server and item.
+    // The number of times that a server confirmed a client as the first writer of an item, by server and item.
     let firsts = Mutex::new([HashMap::<&str, usize>::new(), HashMap::new()]);
     std::thread::scope(|scope| {
         for client in 0..6 {
@@ -175,7 +175,7 @@ fn a_client_cannot_write_a_record_that_stops_the_worker() {
     server.drain();
 }
 
-/// A write that no broker acknowledges fails in time, and its key can be written again.
+/// A write that no broker acknowledges fails with an error instead of waiting forever, and its key can be written again.
 #[test]
 fn a_write_without_brokers_is_an_error() {
     let mut own = OwnBroker::start();

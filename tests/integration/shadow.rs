@@ -1,4 +1,4 @@
-//! Promise: a topic without an output writes nothing but its state. Once it has an output, its seen keys stay seen.
+//! Promise: for a topic without an output, the worker writes only its state. Once the topic has an output, its seen keys stay seen.
 
 use crate::harness::{Setup, TestRecord, assert_same, broker, committed_offset, produce, read_committed, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

@@ -104,8 +104,8 @@ fn a_warm_up_can_end_without_a_record() {
     assert_eq!(total, KEYS);
 }
 
-/// The worker logs commits in the order of the verdicts on their records. The logged stream time covers only committed records. The
-/// restored state therefore equals the lost state, even if one topic retracts keys of the other and commits fail.
+/// The changelog has the keys in the order of their verdicts, and its stream time covers only committed records. The restored state
+/// therefore equals the lost state, even if one topic retracts keys of the other and commits fail.
 #[test]
 fn aborted_transactions_keep_the_order_of_both_topics() {
     let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\nmax_transaction_records = 500");

@@ -96,6 +96,6 @@ fn unreachable_collector_does_not_delay_the_worker() {
     let mut worker = setup.start("a");
     wait_for_output(broker(), &output, 100, PARTITIONS, LIMIT, &mut worker);
     worker.sigterm();
-    // Without a limit, the system would try to connect for two minutes.
+    // If the worker had no timeouts for the collector, the operating system would try to connect for two minutes.
     assert!(worker.wait(Duration::from_secs(30)).success(), "the worker exited with an error");
 }

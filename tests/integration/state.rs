@@ -177,7 +177,7 @@ fn directory_in_use_is_rejected() {
 fn a_full_disk_fails_only_checkpoints() {
     let stream = Stream::remembered(broker(), "state-full", RECORDS).with(|setup| setup.properties(SHORT_SESSION));
     stream.produce(..BEFORE);
-    // The limit leaves space for the empty checkpoints of a start, but not for a page of a filter.
+    // The limit leaves space for the empty checkpoints that a worker writes when it starts, but not for a page of a filter.
     let mut worker = stream.setup.start_on_full_disk("a", &["log.level=info,unseen=debug"], 128 << 10);
     worker.wait_for_log("checkpoint failed; the worker continues and tries again at the next checkpoint", LIMIT);
     stream.wait_until_read(BEFORE, &mut worker);

@@ -34,7 +34,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream of `count` records that are not produced yet. Its window rotates about twenty times.
+    /// A stream of `count` records that are not produced yet. The records span two hours, and the window is 20 minutes long.
     pub fn new(broker: &str, hint: &str, count: usize) -> Self {
         Self::of(broker, hint, News { count, ..News::default() }.records(), Duration::from_secs(20 * 60))
     }
@@ -44,8 +44,8 @@ impl Stream {
         Self::of(broker, hint, News { count, ..News::default() }.records(), Duration::from_secs(24 * 3600))
     }
 
-    /// A stream of these records. The oracle uses record keys, so two records must have the same record key exactly if the worker extracts
-    /// the same key from them.
+    /// A stream of these records. The oracle uses record keys, so two records must have the same record key if and only if the worker
+    /// extracts the same key from them.
     pub fn of(broker: &str, hint: &str, records: Vec<TestRecord>, window: Duration) -> Self {
         let output = topic(broker, &format!("{hint}-out"), 4);
         Self::into(broker, hint, output, records, window)

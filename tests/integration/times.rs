@@ -85,7 +85,7 @@ fn keys_without_a_time_survive_a_lost_disk() {
         });
     };
     read(&mut worker, 100);
-    // These are the first records with a time, which allows the worker to trim the changelog.
+    // These are the first records with a time. From now on, the worker may trim the changelog, but the keys without a time must remain.
     let timed: Vec<_> = (100..200).map(|number| record(number, 1_700_000_000_000)).collect();
     produce(broker(), &input, &timed);
     read(&mut worker, 200);

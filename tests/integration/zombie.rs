@@ -76,8 +76,8 @@ fn one_of_two_processes_with_a_copied_state_directory_stops() {
     stream.check(other);
 }
 
-/// The keys of a warm-up are logged without any output. If a process is frozen in a warm-up and wakes up after it has lost its partitions,
-/// it must not write to the changelog after the new owner.
+/// A worker writes the keys of a warm-up to the changelog without writing any output records. If a process is frozen during a warm-up and
+/// continues after it has lost its partitions, it must not write to the changelog after the new owner has.
 #[test]
 fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
     for delivery in ["exactly_once", "at_least_once"] {
@@ -103,7 +103,7 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
         zombie.sigterm();
         zombie.wait(LIMIT);
         heir.drain();
-        // A worker with only the changelog remembers all emitted keys.
+        // A worker that has only the changelog must remember all emitted keys.
         let logged = stream.setup.start_with("logged", &["state.cold_start=fail"]);
         stream.produce(records - 1_000..);
         let log = stream.check(logged);

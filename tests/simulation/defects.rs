@@ -54,7 +54,7 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "warm_up_starts_too_late", does: "starts a warm-up at the offset that one state needs, although the state of another entry needs earlier records", seeds: 400 },
 ];
 
-/// Returns the name as a static string. Leaks a name that is not in the table, because a defect with its own plan has no row.
+/// Returns the name as a static string. A defect that has its own plan in the module `plans` is not in the table, so its name is leaked.
 pub fn find(name: &str) -> &'static str {
     DEFECTS.iter().find(|defect| defect.name == name).map_or_else(|| &*Box::leak(name.to_owned().into_boxed_str()), |defect| defect.name)
 }
@@ -73,8 +73,8 @@ fn expect_panics() {
 }
 
 impl Defect {
-    /// Runs plans until one of them fails with the defect and passes without it. Returns a row of the table, or an error if no plan detects
-    /// the defect.
+    /// Runs plans until one of them fails with the defect and passes without it. Returns a row of the table that `notice_all` prints, or an
+    /// error if no plan detects the defect.
     fn notice(&self) -> Result<String, String> {
         let (Self { name, does, seeds }, began) = (self, Instant::now());
         let is_noticed = |&seed: &u64| {

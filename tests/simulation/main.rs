@@ -80,7 +80,7 @@ const PLANS_PER_CORE: usize = 4;
 fn stay_on(core: usize) {
     let mut cores = CpuSet::new();
     cores.set(core);
-    // If this fails, the plans only run slower.
+    // If the call fails, the plans only run slower.
     let _ = sched_setaffinity(None, &cores);
 }
 
@@ -130,7 +130,7 @@ fn every_plan_is_exact() {
     run_seeds(&(0..100).collect::<Vec<_>>(), &|seed| Plan::draw(seed, FAULTS), None);
 }
 
-/// The offsets and changelog records of all partitions do not fit into one request.
+/// With 2,000 partitions, the offsets and changelog records of a transaction do not fit into one request.
 #[test]
 fn one_worker_reads_and_commits_two_thousand_partitions() {
     let has = |plan: &Plan, choices: &[&str]| choices.iter().all(|choice| plan.options.has(choice));

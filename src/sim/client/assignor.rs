@@ -36,8 +36,8 @@ fn partition_of(topic: &str, partition: usize) -> TopicPartition {
     TopicPartition { topic: topic.to_owned(), partition: i32::try_from(partition).unwrap_or(i32::MAX) }
 }
 
-/// Assigns balanced shares with as few moves as possible (`rd_kafka_sticky_assignor_assign_cb`). A partition that moves is assigned to
-/// nobody until its current owner has released it (KIP-429).
+/// Assigns balanced shares and keeps partitions with their current owners if possible (`rd_kafka_sticky_assignor_assign_cb`). A partition
+/// that moves is assigned to nobody until its current owner has released it (KIP-429).
 fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, count: impl Fn(&str) -> usize) -> Assignments {
     let all: BTreeSet<_> = topics.iter().flat_map(|topic| (0..count(topic)).map(|partition| partition_of(topic, partition))).collect();
     let (share, extra) = (all.len() / members.len(), all.len() % members.len());

@@ -66,7 +66,7 @@ impl ChangelogReader for SimReader {
         let of = partition.clone();
         let serve = move |world: &mut World| {
             if world.cluster.topics.get(&of.topic).is_some_and(|topic| topic.options.is_compacted) {
-                // Kafka rejects `DeleteRecords` for a compacted topic (`Partition.deleteRecordsOnLeader`).
+                // Kafka rejects `DeleteRecords` unless the topic's `cleanup.policy` contains `delete` (`Partition.deleteRecordsOnLeader`).
                 return Err(Code::PolicyViolation);
             }
             let log = &mut world.cluster.partition_mut(&of)?.log;

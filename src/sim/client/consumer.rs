@@ -332,7 +332,7 @@ impl Consumer for SimConsumer {
     }
 }
 
-/// Returns the same error as `kafka::Source::commit`. librdkafka has already retried until its timeout.
+/// Returns the same error as `kafka::Source::commit`. The error is not retriable, because librdkafka has already retried until its timeout.
 fn failed(code: &Code) -> ClientError {
     ClientError { requires_abort: true, ..client_error(seen(code), format!("cannot commit offsets: {code:?}")) }
 }

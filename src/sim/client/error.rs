@@ -20,7 +20,7 @@ pub(super) fn seen(code: &Code) -> ErrorCode {
         Code::InvalidRecords(refused) if refused.iter().any(|(_, is_time, _)| *is_time) => ErrorCode::InvalidTimestamp,
         Code::InvalidRecords(_) => ErrorCode::InvalidRecord,
         Code::OffsetMetadataTooLarge => ErrorCode::OffsetMetadataTooLarge,
-        // If a batch of offsets is too large for its log, the coordinator returns `UNKNOWN_SERVER_ERROR`
+        // If the offsets do not fit into one batch of `__consumer_offsets`, the coordinator returns `UNKNOWN_SERVER_ERROR`
         // (`CoordinatorOperationExceptionHelper.handleOperationException`).
         Code::InvalidCommitOffsetSize => ErrorCode::Unknown,
         _ => ErrorCode::Other,

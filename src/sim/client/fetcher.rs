@@ -23,13 +23,13 @@ struct Position {
     is_assigned: bool,
     /// The fetch version (`rktp_version`). Responses and queued events with an earlier version are discarded.
     version: u64,
-    /// The offset after the last event that the application received (`rktp_app_pos`), or the offset of a later assign or seek.
+    /// The offset after the last event that was taken from the queue (`rktp_app_pos`), or the offset of a later assign or seek.
     next: Offset,
-    /// The offset that `rd_kafka_position` returns. `None` after an assign, a seek, or the end of the log, until the next event is taken
+    /// The offset that `rd_kafka_position` returns. `None` after an assign, a seek, or an [`Event::End`], until a different event is taken
     /// from the queue.
     app: Option<Offset>,
     fetch: Offset,
-    /// The leader epoch of the last fetched record (KIP-320). `None` after an assign or a seek.
+    /// The leader epoch of the last batch in the latest response with records (KIP-320). `None` after an assign or a seek.
     epoch: Option<i32>,
     is_paused: bool,
     /// True if the fetch offset was outside the log. The partition is not fetched until it is assigned again, and seeks fail.
@@ -60,7 +60,7 @@ impl Position {
 
 pub(super) enum Event {
     Record(Arc<StoredRecord>),
-    /// Control records, aborted records, or gaps up to this offset. The application does not see this event.
+    /// Control records, aborted records, or gaps before this offset. The application does not see this event.
     Passed(Offset),
     End(Offset),
     OutOfRange(Offset),
@@ -82,7 +82,8 @@ pub(in crate::sim) struct Fetcher {
     version: u64,
     /// Brokers with an unanswered fetch request.
     busy: BTreeSet<NodeId>,
-    /// Brokers that hold a fetch request until there are new records.
+    /// Brokers whose last answer moved no position. They get no further request until there are new records, a partition is assigned,
+    /// sought, or resumed, or at most [`WAIT`] has passed. This simulates that they hold a fetch request.
     parked: BTreeSet<NodeId>,
     has_timer: bool,
 }
@@ -105,7 +106,7 @@ struct Part {
     /// The last stable offset, or with `read_uncommitted` the high watermark.
     end: Offset,
     high_watermark: Offset,
-    /// The leader epoch of the batch before `next`.
+    /// The leader epoch of the batch that contains the offset before `next`.
     epoch: i32,
 }
 
@@ -192,8 +193,8 @@ impl Fetcher {
         found.map(|position| position.restart(offset, version)).is_some()
     }
 
-    /// Pauses a partition and discards the records that were fetched but not consumed. After a resume, the client continues after the last
-    /// record that the application received (`rd_kafka_toppar_pause_resume`).
+    /// Pauses a partition and discards the records that were fetched but not consumed. After a resume, the client continues at
+    /// [`Position::next`] (`rd_kafka_toppar_pause_resume`).
     pub(super) fn pause(&mut self, of: &TopicPartition) {
         self.version += 1;
         let version = self.version;
@@ -219,7 +220,8 @@ impl Fetcher {
         self.find(of)?.end
     }
 
-    /// Takes the next event that the application sees. Skips an event if its partition was unassigned, sought, or paused after the fetch.
+    /// Takes the next event that the application sees. Skips an event if its partition was unassigned, assigned again, sought, or paused
+    /// after the fetch.
     pub(super) fn next(&mut self) -> Option<(&Arc<str>, i32, Event)> {
         loop {
             let Item { slot, version, event } = self.queue.pop_front()?;
@@ -314,7 +316,8 @@ impl Fetcher {
 }
 
 impl World {
-    /// Sends a fetch request to each broker that leads a partition to read, unless the broker still has an unanswered fetch request.
+    /// Sends a fetch request to each broker that leads a partition to read, unless the broker is in [`Fetcher::busy`] or
+    /// [`Fetcher::parked`].
     pub(in crate::sim) fn fetch(&mut self, client: ClientId) {
         let now = self.now;
         let Some(fetcher) = self.clients.get_mut(&client).and_then(Client::fetcher_mut) else { return };

@@ -54,7 +54,7 @@ pub(in crate::sim) struct ConsumerState {
     pub(super) then_assign: Option<Vec<TopicPartition>>,
     pub(super) then_rejoin: bool,
     pub(super) is_lost: bool,
-    /// True if another member has joined with the same static name. The consumer can no longer be used.
+    /// True if another member has joined with the same `group.instance.id`. The consumer can no longer be used.
     pub(super) is_fenced: bool,
     /// The end of the session as far as the client knows.
     session_ends: Option<Micros>,
@@ -237,8 +237,8 @@ impl World {
         consumer.state = JoinState::Idle;
         match code {
             Code::FencedInstance => return self.fence(client),
-            // A member that the group does not know rejoins without an id. If the member still holds partitions, it gives them up when the
-            // coordinator has assigned it a new id.
+            // A member that the group does not know rejoins without an id. With the cooperative protocol, the member may still hold
+            // partitions. It loses them when the coordinator assigns a new id (`rejoin_without_id`).
             Code::UnknownMember => consumer.member_id.clear(),
             Code::IllegalGeneration => consumer.generation = -1,
             _ => {}
@@ -348,9 +348,9 @@ impl World {
         }
     }
 
-    /// Handles the application's calls to restart partitions while a rebalance awaits an answer. In the cooperative protocol, any unassign
-    /// or assign call counts as the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`), although the
-    /// application has not taken the rebalance from the queue yet.
+    /// Handles the application's calls to restart partitions while a rebalance awaits an answer. In the cooperative protocol, the unassign
+    /// call answers a revocation and the assign call answers an assignment (`rd_kafka_cgrp_incremental_unassign`,
+    /// `rd_kafka_cgrp_incremental_assign`), although the application has not taken the rebalance from the queue yet.
     pub(super) fn answered_by_restart(&mut self, client: ClientId) {
         for _ in 0..=self.random.below(2) {
             match self.consumer(client).map(|consumer| consumer.state) {

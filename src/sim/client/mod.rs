@@ -124,7 +124,7 @@ impl Drop for Asking {
 
 impl Simulation {
     pub(super) fn remove_client(&self, id: ClientId) {
-        // Does not call `enter`, because this also runs while a thread unwinds. The clients of a killed process are already gone.
+        // Does not call `enter`, because clients are also dropped while a thread unwinds. The clients of a killed process are already gone.
         self.lock().clients.remove(&id);
     }
 }

@@ -160,8 +160,8 @@ impl ProducerState {
         }
     }
 
-    /// Reports a record that was not written. If the record failed only because of another record, the report is kept only if it is the
-    /// first one, to leave room for records that caused failures.
+    /// Reports a record that was not written. If the record was purged or failed only because of another record, the report is kept only if
+    /// it is the first one, to leave room for records that caused failures.
     pub(super) fn report(&mut self, topic: &str, message: &Message, code: ErrorCode, reason: &str) {
         self.failed_records += 1;
         let is_bystander = matches!(code, ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight | ErrorCode::OtherRecord);

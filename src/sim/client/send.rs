@@ -18,8 +18,8 @@ impl World {
         to
     }
 
-    /// Sends the batches that are due. A batch is due if its oldest record has lingered, if the batch is full, or if the application
-    /// flushes.
+    /// Sends the batches that are due. A batch is due if the linger time has passed since `Queue::since`, if the batch is full, or if the
+    /// application flushes.
     pub(super) fn send_batches(&mut self, client: ClientId) {
         let now = self.now;
         let Some(producer) = self.producer(client) else { return };

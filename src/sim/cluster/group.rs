@@ -40,7 +40,7 @@ pub(in crate::sim) struct Joined {
 
 #[derive(Clone, Debug)]
 pub(in crate::sim) enum JoinAnswer {
-    /// The join completes when the other members have joined.
+    /// The answer comes later: when the other members have joined, or when the rebalance times out.
     Waits,
     /// The member must join again with this id (KIP-394).
     IdRequired(String),
@@ -61,8 +61,8 @@ pub(in crate::sim) struct CommittedOffset {
     pub(in crate::sim) metadata: String,
 }
 
-/// A former coordinator that was frozen while another broker took over. Until the former coordinator notices, it answers `OffsetFetch` with
-/// the offsets in its memory (`OffsetMetadataManager.fetchOffsets`).
+/// A former coordinator that was frozen while another broker took over. Until the former coordinator learns that it was replaced, it
+/// answers `OffsetFetch` with the offsets in its memory (`OffsetMetadataManager.fetchOffsets`).
 pub(in crate::sim) struct FormerCoordinator {
     pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
     pub(in crate::sim) pending_offsets: BTreeMap<Pid, BTreeMap<TopicPartition, CommittedOffset>>,
@@ -103,7 +103,7 @@ pub(in crate::sim) struct Group {
     /// The number of the last rebalance. Timeouts of earlier rebalances are ignored.
     pub(super) rebalance: u64,
     pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
-    /// The offsets of open transactions, by producer id.
+    /// The offsets of transactions whose marker has not been written yet, by producer id.
     pub(in crate::sim) pending_offsets: BTreeMap<Pid, BTreeMap<TopicPartition, CommittedOffset>>,
 }
 
@@ -123,8 +123,8 @@ impl Group {
         if member.generation == self.generation { Ok(()) } else { Err(Code::IllegalGeneration) }
     }
 
-    /// Writes the group to `__consumer_offsets`. The coordinator writes it when members have received their assignments, when a static
-    /// member was replaced, and when the last member is gone.
+    /// Writes the group to `__consumer_offsets`. The coordinator writes the group when the leader's assignments have arrived, when a static
+    /// member of a stable group was replaced, and when a rebalance ends without members.
     pub(super) fn store(&mut self) {
         let members = self.members.values().map(|member| (member.request.clone(), member.assignment.clone())).collect();
         self.stored = StoredGroup { generation: self.generation, leader: self.leader.clone(), members };

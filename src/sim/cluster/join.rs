@@ -224,7 +224,7 @@ impl World {
     }
 
     /// Handles a member's request for its assignment. The leader's request contains the assignments (`classicGroupSync`). Returns `None` if
-    /// `answer_sync` sends the answer instead, once the leader's assignments have arrived.
+    /// `answer_sync` sends the answer instead, once the leader's assignments have arrived or another rebalance starts.
     pub(in crate::sim) fn sync_group(
         &mut self,
         name: &str,

@@ -188,8 +188,8 @@ impl Log {
         self.batches.push_back(Batch { base: offset, last: offset, leader_epoch, producer, is_aborted: false, kind: Kind::Control(now) });
     }
 
-    /// Reads whole batches, starting with the batch that contains `from`. Stops at the end for the isolation level, or when the batches
-    /// contain at least `most` records.
+    /// Reads records from offset `from` up to the end for the isolation level. Stops earlier, at the end of a batch, if the result has at
+    /// least `most` records.
     pub(in crate::sim) fn read(&self, from: Offset, isolation: Isolation, most: usize) -> Read {
         let end = self.end_for(isolation);
         let mut read = Read { records: Vec::new(), next: from };
@@ -288,7 +288,8 @@ impl Log {
         self.epochs.push((self.leader_epoch, self.end));
     }
 
-    /// The end offset of a leader epoch (KIP-320, `OffsetsForLeaderEpoch`). A reader past that offset has read records that were truncated.
+    /// The end offset of a leader epoch (KIP-320, `OffsetsForLeaderEpoch`). If the last records that a reader has read have this epoch and
+    /// the reader's position is above the returned offset, some of these records were truncated.
     pub(in crate::sim) fn end_of_epoch(&self, epoch: i32) -> Offset {
         self.epochs.iter().find(|&&(next, _)| next > epoch).map_or(self.end, |&(_, first)| first)
     }

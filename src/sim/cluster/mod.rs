@@ -36,7 +36,7 @@ pub(super) struct Cluster {
     pub(super) topics: BTreeMap<String, Topic>,
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) transactions: Transactions,
-    /// The time when the brokers will have written all records that they have received so far (`Faults::record_time`).
+    /// The time when the brokers will have written all transactional records that they have received so far (`Faults::record_time`).
     writes_until: Micros,
     ids: Random,
 }

@@ -75,8 +75,8 @@ impl World {
         }
     }
 
-    /// Returns the committed offset of each partition. Fails with `UNSTABLE_OFFSET_COMMIT` if an open transaction contains an offset of one
-    /// of the partitions (`require_stable`, KIP-447, `fetchOffsets`).
+    /// Returns the committed offset of each partition. Fails with `UNSTABLE_OFFSET_COMMIT` if a transaction whose marker has not been
+    /// written yet contains an offset of one of the partitions (`require_stable`, KIP-447, `fetchOffsets`).
     pub(in crate::sim) fn fetch_offsets(&self, name: &str, partitions: &[TopicPartition]) -> Result<Vec<Option<CommittedOffset>>, Code> {
         let Some(group) = self.cluster.groups.get(name) else { return Ok(vec![None; partitions.len()]) };
         let (offsets, pending) = match group.former.as_ref().filter(|former| former.times.contains(&self.now)) {

@@ -49,8 +49,8 @@ impl World {
         }
     }
 
-    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch` is the leader epoch of the last record that the reader has received.
-    /// It shows whether that record was truncated.
+    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch` is the leader epoch of the last record that the reader has received,
+    /// which shows whether that record was truncated.
     pub(in crate::sim) fn read_log(
         &self,
         of: &TopicPartition,

@@ -73,7 +73,7 @@ impl Transactions {
         }
     }
 
-    /// Removes all ids without an open transaction, as after `transactional.id.expiration.ms`
+    /// Removes all transactional ids without an open transaction, as after `transactional.id.expiration.ms`
     /// (`TransactionStateManager.removeExpiredTransactionalIds`). Their producers get `INVALID_PRODUCER_ID_MAPPING`.
     pub(in crate::sim) fn expire_ids(&mut self) {
         self.by_id.retain(|_, transaction| matches!(transaction.state, Ongoing | PrepareCommit | PrepareAbort));

@@ -145,8 +145,8 @@ fn member_that_does_not_poll_loses_its_partitions() {
     });
 }
 
-/// librdkafka issue 3437: after an outage longer than the session, the client has forgotten its member id. It sends heartbeats without an
-/// id until the application answers the revocation.
+/// librdkafka issue 3437: after an outage longer than the session, the client has forgotten its member id. Until the application answers
+/// the revocation, the client sends heartbeats without an id. The coordinator fences a static member that sends such a heartbeat.
 #[test]
 fn static_member_is_fenced_after_an_outage_longer_than_its_session() {
     run(|simulation| {

@@ -77,7 +77,7 @@ fn position_outside_the_log_is_reported_and_no_longer_read() {
         while !batch.out_of_range {
             member.consumer.poll(&mut batch, 10, SECOND).unwrap();
         }
-        // Retention deletes the records before offset 3. So the seek to offset 1 below moves the position before the log start.
+        // Deletes the records below offset 3, as retention does. The later seek to offset 1 is then below the log start offset.
         simulation.append(&of, record("new"));
         simulation.delete_before(&of, 3);
         assert!(member.consumer.seek(&of, 3).is_err(), "librdkafka has stopped reading the partition");

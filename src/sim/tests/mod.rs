@@ -75,7 +75,7 @@ pub(super) fn send(producer: &SimProducer, to: &TopicPartition, value: &str) {
     producer.send(&outgoing(&to.topic, to.partition, value)).unwrap();
 }
 
-/// A consumer that answers rebalances at once and starts at the committed offsets.
+/// A consumer that answers rebalances in `turn` and starts at the committed offsets, or at offset 0 if no offset is committed.
 pub(super) struct Member {
     pub(super) consumer: SimConsumer,
     pub(super) held: Vec<TopicPartition>,
@@ -90,7 +90,7 @@ impl Member {
         Self { consumer, held: Vec::new(), read: Vec::new(), revocations: Vec::new() }
     }
 
-    /// Polls once. Returns `false` if the consumer is fenced.
+    /// Answers the queued rebalances and polls once. Returns `false` if the consumer is fenced.
     pub(super) fn turn(&mut self, wait: Duration) -> bool {
         while let Some(rebalance) = self.consumer.next_rebalance() {
             match rebalance {

@@ -11,7 +11,7 @@ pub enum Fault {
     KillAfter(u64),
     /// `kill -9` at the n-th pass of a fault point.
     KillAt(String, u32),
-    /// A step of a transaction or a checkpoint fails at the n-th pass of its fault point.
+    /// A step fails at the n-th pass of its fault point, which is one of [`FAILING`].
     FailAt(String, u32),
     /// The process is frozen for a while.
     Stop {
@@ -93,12 +93,13 @@ pub enum Fault {
         partition: i32,
         back: i64,
     },
-    /// The broker receives an `EndTxn` request late, after the client has repeated it.
+    /// The client loses the connection while it waits for the answer to `EndTxn`. The broker receives the request late, possibly after the
+    /// client has repeated it.
     LateEnd {
         ms: u64,
     },
     /// `kill -9` and a restart. Without a changelog, the process restarts with its checkpoints from the group's start. When the process has
-    /// restored its partitions, all partitions get other leaders, which know only some of the committed records for a moment.
+    /// restored its partitions, all partitions get other leaders, whose high watermarks lag for a moment if `lag` is not 0.
     ElectAfterRestore {
         lag: i64,
     },
@@ -145,7 +146,7 @@ pub enum Fault {
     NewTopic,
 }
 
-/// The fault points at which a step of a transaction or a checkpoint can fail.
+/// The fault points of steps that can fail: connecting a producer, and the steps of a transaction and of a checkpoint.
 pub const FAILING: [&str; 10] = [
     "connect.begin",
     "transaction.begin",

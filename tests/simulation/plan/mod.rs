@@ -70,9 +70,9 @@ pub struct Plan {
 pub struct Step {
     /// The number of records that are appended after the group's start and before the step.
     pub at: usize,
-    /// The virtual time between these records and the step.
+    /// The virtual time that passes after the last of the `at` records and before the step, in milliseconds.
     pub delay_ms: u64,
-    /// The index of the affected process among the running processes.
+    /// The index of the affected process among the running processes, modulo their number.
     pub who: usize,
     pub fault: Fault,
 }
@@ -123,7 +123,8 @@ impl Plan {
                 Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk if lacks_changelog => {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                // With `cold_start = "empty"`, a joining member does not rebuild partitions without a checkpoint.
+                // With `cold_start = "empty"`, a joining member starts with an empty state if it has no checkpoint of a partition, so the
+                // partition's keys are lost.
                 Fault::DeleteChangelog if has("cold_start = \"empty\"") => "the state directory is lost or harmed, without a changelog",
                 // A repartition topic is trimmed, so another process cannot read its records again.
                 Fault::DeleteChangelog if has("repartition = true") && self.starts_others() => {

@@ -53,8 +53,8 @@ fn replaced_member_does_not_outrank_its_successor() {
     }
 }
 
-/// A worker's commit takes longer than `max.poll.interval.ms`. Its consumer leaves the group, and another member gets its partitions while
-/// the transaction is open.
+/// A worker stalls for longer than `max.poll.interval.ms` in a transaction or an assignment. Its consumer leaves the group, and another
+/// member gets the worker's partitions, possibly while the worker's transaction is open.
 #[test]
 fn worker_that_polls_too_seldom_loses_its_partitions() {
     for point in ["transaction.sent", "commit.begin", "commit.offsets_sent", "commit.committed", "assign.committed"] {
@@ -93,7 +93,7 @@ fn a_former_owner_does_not_replace_a_checkpoint() {
     check_kept("claims_ignored", include_str!("../seeds/superseded_checkpoint.txt"));
 }
 
-/// librdkafka considers a rebalance handled before the worker has seen it.
+/// librdkafka considers a rebalance handled before the worker has seen it. The worker must not commit until it has handled the rebalance.
 #[test]
 fn nothing_is_committed_before_a_rebalance_is_handled() {
     check_kept("unhandled_rebalance_ignored", include_str!("../seeds/unhandled_rebalance.txt"));

@@ -55,7 +55,7 @@ fn step(at: usize, fault: Fault) -> Step {
     Step { at, delay_ms: 50, who: 0, fault }
 }
 
-/// A fault right after the previous step, before any process that the previous step started has done anything.
+/// A fault without a delay. If the previous step has the same `at`, a process that the previous step started has hardly begun to work.
 fn at_once(at: usize, fault: Fault) -> Step {
     Step { delay_ms: 0, ..step(at, fault) }
 }

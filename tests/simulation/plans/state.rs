@@ -39,7 +39,8 @@ fn cold_start_ignores_records_from_before_the_group() {
 #[test]
 fn a_warm_up_in_a_recreated_changelog_is_not_a_reset() {
     check_kept("warm_up_taken_for_reset", include_str!("../seeds/recreated_changelog.txt"));
-    // Here, the last changelog record of the warm-up also covers new records, and the checkpoint lacks some of the records before it.
+    // Here, the last changelog record of the warm-up also covers new input records, and the checkpoint lacks some of the input records that
+    // the earlier changelog records cover.
     check_kept("warm_up_taken_for_reset", include_str!("../seeds/warm_up_with_new_records.txt"));
 }
 
@@ -66,23 +67,24 @@ fn a_changelog_without_the_whole_window_does_not_replace_a_checkpoint() {
     check(&parse(include_str!("../seeds/changelog_without_whole_window_by_time.txt")));
 }
 
-/// The changelog is recreated. A member with an old checkpoint logs only a part of its warm-up, and then a member with a newer checkpoint
-/// continues. The changelog lacks the records in between, so the first member must later read them from the input.
+/// The changelog is recreated. A member with an old checkpoint writes only a part of its warm-up to the changelog, and then a member with a
+/// newer checkpoint continues. The changelog lacks the records between the end of that part and the newer checkpoint, so the first member
+/// must later read these records from the input.
 #[test]
 fn a_hole_after_an_unfinished_warm_up_is_read_from_the_input() {
     check(&parse(include_str!("../seeds/hole_after_unfinished_warm_up.txt")));
     check(&parse(include_str!("../seeds/hole_after_unfinished_warm_up_at_least_once.txt")));
 }
 
-/// A process is killed after it has logged a part of its warm-up. The next rebuild reads this part from the changelog and the rest from the
-/// input. To judge the rest, the rebuild needs keys that have already expired.
+/// A process is killed after it has written a part of its warm-up to the changelog. The next rebuild reads this part from the changelog and
+/// the rest from the input. To judge the rest, the rebuild needs keys that have already expired.
 #[test]
 fn a_rebuild_that_ends_in_a_warm_up_keeps_expired_keys() {
     check(&parse(include_str!("../seeds/expired_keys_needed_by_warm_up.txt")));
 }
 
 /// A rebuild skips changelog records of input offsets that were not committed. After these records, another member with an older checkpoint
-/// has logged its warm-up, which must not count as a reset.
+/// has written the changes of its warm-up. The warm-up must not count as a reset.
 #[test]
 fn a_warm_up_after_skipped_records_keeps_the_checkpoint() {
     check(&parse(include_str!("../seeds/skipped_before_warm_up.txt")));
@@ -90,7 +92,8 @@ fn a_warm_up_after_skipped_records_keeps_the_checkpoint() {
 }
 
 /// With `at_least_once`, a crash leaves a changelog record whose input offsets were not committed. The next changelog record covers some of
-/// these offsets again, as after a reset of the offsets. The checkpoint is older than both records, so it must be kept.
+/// these offsets again, as after a reset of the offsets. The checkpoint is older than both changelog records, so the member must keep the
+/// checkpoint.
 #[test]
 fn a_crash_between_changelog_and_offsets_keeps_the_checkpoint() {
     check(&parse(include_str!("../seeds/crash_after_changelog_record.txt")));

@@ -73,8 +73,8 @@ impl Stage<'_> {
         if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
     }
 
-    /// Makes former leaders of the input answer while a process restores its partitions. They report the ends of their logs from before the
-    /// group read more records.
+    /// Makes former leaders of the input answer while a process restores its partitions. They report the offsets from before the last
+    /// records were appended.
     pub(super) fn ask_former_leader(&mut self, number: usize) {
         let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
         for partition in 0..self.partitions() {

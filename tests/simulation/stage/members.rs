@@ -140,7 +140,8 @@ impl Stage<'_> {
         self.end_of(life);
     }
 
-    /// Counts a kill and returns how the process has ended. Panics if the process has panicked.
+    /// Returns how the process has ended. If the process was killed, increments `kills`. Panics if the process has panicked or has ended
+    /// with an error that `check_reason` rejects.
     pub(super) fn end_of(&mut self, life: &Life) -> String {
         match life.process.take_outcome() {
             Some(Ended::Panicked(message)) => panic!("a process panicked: {message}"),

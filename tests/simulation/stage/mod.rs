@@ -25,11 +25,11 @@ use unseen::sim::{Api, Effect, Faults, Isolation, NewRecord, RequestFault, Simul
 /// The number of partitions that a plan can add to a topic.
 const MORE_PARTITIONS: u32 = 2;
 const GROUP: &str = "group";
-/// The number of records before the group starts.
+/// The number of records that are appended before the group starts.
 const BEFORE: usize = 20;
-/// The time limit for the group to commit everything after the last fault.
+/// The longest virtual time that a plan without a defect waits for the group, for example until the group has committed everything.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The limit for a worker with a defect, which may never commit everything.
+/// Like `LIMIT`, for a worker with a defect, which may never commit everything.
 const LIMIT_WITH_DEFECT: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(100);
 /// The maximum number of client calls in a plan. Only a worker that loops forever exceeds it.
@@ -40,7 +40,7 @@ type Configs = BTreeMap<(String, Vec<String>), Arc<Config>>;
 struct Stage<'p> {
     plan: &'p Plan,
     simulation: Simulation,
-    /// The longest virtual time that the plan waits for the group, for example until the group has read everything.
+    /// `LIMIT`, or `LIMIT_WITH_DEFECT` if the worker has a defect.
     limit: Duration,
     memory: Memory,
     members: Vec<Member>,
@@ -83,8 +83,8 @@ pub fn digest(plan: &Plan) -> (u64, u64) {
 }
 
 fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
-    // The brokers' clock starts after the times of the records but before `MAX_TIMESTAMP`, because later times do not move the model's
-    // window.
+    // The brokers' clock starts after the times of the records but before `MAX_TIMESTAMP`, because the model's window does not move for
+    // times after `MAX_TIMESTAMP`.
     let options = unseen::sim::Options { epoch_ms: 1_790_000_000_000, step_limit: STEPS_MAX, defect, ..unseen::sim::Options::default() };
     Simulation::run(plan.seed, options, |simulation| {
         let limit = if defect.is_some() { LIMIT_WITH_DEFECT } else { LIMIT };
@@ -216,7 +216,8 @@ impl<'p> Stage<'p> {
         }
     }
 
-    /// Starts the group with two members. Each member is killed after its number of calls in `begin_kills`.
+    /// If the plan has `begin_kills`, starts the group with two members. Each member is killed after its number of client calls in
+    /// `begin_kills`.
     fn begin(&mut self) {
         let Some(calls) = self.plan.begin_kills else { return };
         for (number, calls) in calls.into_iter().enumerate() {

@@ -178,7 +178,7 @@ impl Stage<'_> {
         let before: BTreeSet<_> = self.records[..BEFORE].iter().map(truth::id).collect();
         let last = server.sights.last().expect("the last is of the end").time;
         let is_repartitioned = options.has("repartition = true");
-        // With `at_least_once`, a record can be emitted before its key is logged, so emitted keys are not required.
+        // With `at_least_once`, a record can be emitted before its key is in the changelog, so emitted keys are not required.
         let shows = is_repartitioned && options.has("delivery = \"exactly_once\"");
         let output = self.output();
         let padded =
