@@ -93,7 +93,7 @@ struct FileArgs {
 enum LineFormat {
     Ndjson,
     Csv,
-    // `unseen replay` also accepts both names.
+    // `unseen replay` accepts `capture` and `kcat` for the same format, so this command does, too.
     #[value(alias = "kcat")]
     Capture,
 }
