@@ -33,7 +33,8 @@ pub struct Space {
     max_staleness: Option<Duration>,
     /// The origin (hashes of settings) that a worker with this configuration writes to changelog records.
     written: Origin,
-    /// The origin of this follower's states. Differs from `written` if the follower's filter differs from the worker's filter.
+    /// The origin of this follower's states. Can differ from `written`, because an origin contains the text of the filter, and the follower
+    /// can use a different filter than the worker.
     origin: Origin,
     /// The partitions by number. `None` if a partition is not followed, or not known yet. Empty until the changelog is found.
     partitions: RwLock<Vec<Option<Arc<Partition>>>>,
