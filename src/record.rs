@@ -95,7 +95,8 @@ pub enum Verdict {
     Late,
     /// The record removes its key from the state (`retract`). The record itself is not written.
     Retracted,
-    /// The value is null, but the key needs the value. `on_tombstone` determines whether the record is emitted.
+    /// The value is null, but the key needs the value, and `on_tombstone` is `"emit"` or `"drop"`. The option determines whether the record
+    /// is emitted.
     Tombstone,
     /// The record does not match the `when` of any entry of the input. The record is emitted without deduplication, unless the topic is a
     /// shadow.
@@ -133,7 +134,8 @@ pub enum Reason {
     NullKey,
     /// The broker rejects the record because of its size.
     Oversize,
-    /// The value is null, but the key needs the value.
+    /// The value is null, but the key needs the value. If `on_tombstone` is `"emit"` or `"drop"`, the verdict is [`Verdict::Tombstone`]
+    /// instead.
     Tombstone,
     /// The broker rejects the record for another reason, for example its timestamp or a missing record key.
     Refused,

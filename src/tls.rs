@@ -100,7 +100,10 @@ impl Tls {
             match self.read_again() {
                 Ok(true) => tracing::info!("serve.tls: loaded the changed files; new connections use them"),
                 Ok(false) => {}
-                Err(error) => tracing::warn!(error, "serve.tls: cannot load the files; the server keeps using the previous ones"),
+                Err(error) => tracing::warn!(
+                    error,
+                    "serve.tls: cannot load the files; the server keeps using the previous ones and retries every minute"
+                ),
             }
         }
     }

@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the number of partitions of the topic, or `None` if the command was interrupted.
+/// Writes the requested records to `output`. Returns the number of partitions of the topic, or `None` if the command was interrupted.
 fn copy(
     args: &Args,
     config: &Config,
@@ -199,7 +199,7 @@ fn interrupted(path: &Path, written: u64) -> String {
     )
 }
 
-/// A file gets its final name only when it is complete.
+/// The destination of the records. A file gets its final name only when it is complete.
 enum Output {
     Stdout(io::Stdout),
     File(NamedTempFile),
@@ -214,7 +214,7 @@ impl Output {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let name = path.file_name().with_context(|| format!("--output: {} is not a file name", path.display()))?;
         let name = format!("{}.", name.display());
-        // Temporary files are private by default. This file gets the permissions of the user's umask.
+        // Temporary files are private by default. With mode 0666, the umask decides who may read this file, as for any new file.
         let file = tempfile::Builder::new().prefix(&name).suffix(".partial").permissions(Permissions::from_mode(0o666)).tempfile_in(dir);
         file.map(Self::File)
             .with_context(|| format!("--output: cannot create a file in {}; use a directory that this user can write to", dir.display()))

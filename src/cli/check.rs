@@ -66,7 +66,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&format!("{ok}\n\n{}\n{}", summary(&config), features(&checked.features)))
 }
 
-/// Sets `loaded` as soon as the configuration is loaded. Also writes warnings to stderr.
+/// Runs all checks. Sets `loaded` as soon as the configuration is loaded, because the JSON report contains the topics even if a later check
+/// fails. Also writes warnings to stderr.
 fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked, left_out: &mut Vec<LeftOut>) -> Result<(), config::Errors> {
     let config = &*loaded.insert(args.config.load()?);
     args.config.check_properties(config)?;
@@ -107,8 +108,8 @@ fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked, left_o
     Ok(())
 }
 
-/// Returns a warning for each option of a topic that reads only one element of a list. The verdict applies to the whole record, so it also
-/// applies to the other elements.
+/// Returns a warning for each JSON Pointer in a topic's options that reads only one element of a list. The verdict applies to the whole
+/// record, so it also applies to the other elements.
 fn list_elements(config: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     for (number, topic) in config["topics"].as_array().into_iter().flatten().enumerate() {

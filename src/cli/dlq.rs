@@ -1,4 +1,5 @@
-//! `unseen dlq redrive`: writes dead letters back to the topics that they came from.
+//! `unseen dlq redrive`: writes dead letters back to the inputs that they came from, or to the outputs if the worker would not emit them
+//! from the input.
 
 use super::interrupt::Interrupt;
 use super::{capture, topic};

@@ -16,8 +16,9 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::path::PathBuf;
 
-/// Maximum size of the sample that is read from a topic.
+/// Maximum number of records to read from a topic as a sample.
 const SAMPLE_RECORDS_MAX: usize = 100_000;
+/// Size of the sample, as lines in the format of `unseen capture`, at which reading stops.
 const SAMPLE_BYTES_MAX: usize = 64 << 20;
 
 const EXAMPLES: &str = "\
@@ -206,7 +207,7 @@ fn configuration(args: &Args, proposal: Option<&Proposal>) -> anyhow::Result<Str
     Ok(render(args, &key, window.as_deref().unwrap_or("24h"), capacity.unwrap_or(10_000_000), &more))
 }
 
-/// Returns the value of the option `key_conflicts`.
+/// Returns the TOML value of the option `key_conflicts`: `true`, or a table with the fields to leave out of the comparison.
 fn conflicts(args: &Args) -> String {
     let pointers: Vec<_> = args.ignore.iter().map(|pointer| quoted(pointer)).collect();
     if pointers.is_empty() { "true".to_owned() } else { format!("{{ except = [{}] }}", pointers.join(", ")) }
@@ -281,7 +282,7 @@ fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// Returns the part in the syntax of the configuration.
+/// Parses a part of the key from the command line. Returns the TOML value that defines the part in a configuration.
 fn part(text: &str) -> Result<String, String> {
     Ok(match key_part::parse(text)? {
         KeyPart::RecordKey => "{ record = \"key\" }".to_owned(),

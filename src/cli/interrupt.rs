@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Exit code of interrupted commands, as in shells.
+/// Exit code of a process that a signal ends immediately: 128 plus the number of SIGINT, as in shells. Commands that
+/// clean up after the first signal exit with another code.
 pub(super) const EXIT_INTERRUPTED: i32 = 130;
 
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! The value of `--key` in commands that define a key.
+//! The value of `--key` in `unseen init` and `unseen plan`, which define a part of the key with it.
 
 use crate::key::Part;
 

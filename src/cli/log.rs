@@ -16,7 +16,8 @@ pub fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }
 
-/// With format `auto`, log lines are text on a terminal, and JSON otherwise. Spans are exported until the returned guard is dropped.
+/// Starts logging. With `log.format = "auto"`, log lines are text if stderr is a terminal, and JSON otherwise. If an OpenTelemetry
+/// collector is configured, spans are exported until the returned guard is dropped.
 pub fn start(log: &Log, events: Events) -> anyhow::Result<Option<ExportGuard>> {
     let filter = EnvFilter::try_new(&log.level).with_context(|| format!("log.level: {:?} is not a level such as \"info\"", log.level))?;
     let terminal = std::io::stderr().is_terminal();

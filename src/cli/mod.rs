@@ -184,7 +184,7 @@ fn long_version(commit: &str) -> String {
     )
 }
 
-/// True if only the configuration file is missing in the command line.
+/// True if `--config` is the only required argument that is missing from the command line.
 fn lacks_config(error: &clap::Error) -> bool {
     let missing = error.get(ContextKind::InvalidArg).filter(|_| error.kind() == clap::error::ErrorKind::MissingRequiredArgument);
     matches!(missing, Some(ContextValue::Strings(missing)) if matches!(&missing[..], [only] if only.starts_with("--config")))

@@ -1,9 +1,9 @@
 //! Exports spans of batches, commits, checkpoints, and restores to an OpenTelemetry collector.
 //!
 //! The export is on if `OTEL_EXPORTER_OTLP_ENDPOINT` is the HTTP address of a collector, such as `http://localhost:4318`, or
-//! `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is an address with a path, such as `http://localhost:4318/v1/traces`. This module has its own
-//! implementation of OTLP 1.0 (JSON over HTTP/1.1 without TLS), because the OpenTelemetry libraries would add eighty packages. The export
-//! never blocks a worker: if the collector is slow, spans are dropped.
+//! `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is an address with a path, such as `http://localhost:4318/v1/traces`. If both variables are set,
+//! the second one applies. This module has its own implementation of OTLP 1.0 (JSON over HTTP/1.1 without TLS), because the OpenTelemetry
+//! libraries would add eighty packages. The export never blocks a worker: if the collector is slow, spans are dropped.
 
 use serde_json::{Map, Value, json};
 use std::fmt::Debug;

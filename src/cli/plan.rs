@@ -158,8 +158,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&text)
 }
 
-/// Returns the configuration file that defines the key of the sample. Ignores `UNSEEN_CONFIG` if options contradict it, because the
-/// variable may be set for other commands.
+/// Returns the configuration file that defines the key of the sample. `UNSEEN_CONFIG` may be set for other commands, so it applies only if
+/// `--sample` is set and `--key` and `--ignore` are not.
 fn config_file(args: &Args) -> Option<PathBuf> {
     let from_environment = || std::env::var_os("UNSEEN_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);
     let needs_config = args.sample.is_some() && args.key.is_empty() && args.ignore.is_empty();
@@ -173,7 +173,7 @@ fn propose(args: &Args, path: &Path) -> anyhow::Result<Proposal> {
     Proposal::new(input, args.format.into(), time(args).as_ref(), &compare).with_context(name)
 }
 
-/// Exits if the option is not a JSON pointer.
+/// Returns the field that `--time` selects. Exits if the option is not a JSON Pointer.
 fn time(args: &Args) -> Option<Field> {
     args.time.as_deref().map(|time| Field::new(time).unwrap_or_else(|error| usage(format!("--time: {error}"))))
 }
@@ -215,7 +215,7 @@ fn sample(
         },
         when: topic.map_or_else(Vec::new, |topic| topic.when.clone()),
         earlier,
-        // An ndjson line is plain JSON, without a frame that refers to a schema.
+        // An ndjson line is plain JSON without the frame of a schema registry, so the topic's formats do not apply to it.
         formats: match topic {
             Some(topic) if format == Format::Kcat => topic.formats.clone(),
             Some(_) => Formats::default(),

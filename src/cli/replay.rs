@@ -155,7 +155,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The progress bar is hidden unless `show` is true and only stderr is a terminal.
+/// Opens a file, or stdin if `path` is `None`. The progress bar is hidden unless `show` is true, stderr is a terminal, and stdout is not.
 pub(super) fn open(path: Option<&Path>, show: bool) -> io::Result<(impl BufRead + use<>, ProgressBar)> {
     let (input, bytes): (Box<dyn Read>, _) = match path {
         None => (Box::new(io::stdin()), None),
@@ -178,7 +178,7 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Line-buffered on a terminal and block-buffered otherwise.
+/// Returns stdout, line-buffered if it is a terminal and block-buffered otherwise.
 fn output() -> Box<dyn Write> {
     let stdout = io::stdout();
     if stdout.is_terminal() { Box::new(stdout) } else { Box::new(BufWriter::with_capacity(1 << 16, stdout)) }
@@ -189,7 +189,8 @@ pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Tim
     read_at.checked_add(max_future).map_or(Timestamp::MAX, runtime::millis)
 }
 
-/// Returns a warning for each entry whose record times are implausible. With such times, the window does not move as it should.
+/// Returns a warning for each entry whose keys expire by record time, if the record times are implausible. With such times, the window does
+/// not move as it should.
 fn time_warnings(summaries: &[(&Topic, Summary)], read_at: SystemTime) -> Vec<String> {
     let timed = summaries.iter().filter(|(topic, _)| topic.forgets_by_time());
     let warning = |(topic, summary): &(&Topic, Summary)| {
@@ -267,8 +268,8 @@ fn json(summary: &Summary, warnings: &[String]) -> Value {
     })
 }
 
-/// Returns the summary. If the entries of the input treat records with the same verdict differently, the summary shows only the number of
-/// these records.
+/// Returns the summary as text. If the entries of the input treat records with the same verdict differently, the summary shows only the
+/// number of these records.
 fn report(summary: &Summary, rules: &[&Topic], args: &Args, elapsed: Duration) -> String {
     let mut text = String::new();
     let mut row = |name: &str, what: String| _ = writeln!(text, "{name:<11} {what}");

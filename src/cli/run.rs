@@ -135,7 +135,7 @@ async fn round(
                 Some(Event::Ended(Err(error))) => {
                     running -= 1;
                     if !config.patterns.is_empty() {
-                        tracing::error!("a worker stopped with an error: {error:#}");
+                        tracing::error!("a worker stopped with an error, so all workers of this process stop: {error:#}");
                     }
                     failure = failure.or(Some(error));
                 }
@@ -296,7 +296,7 @@ fn missing_in(topics: &BTreeSet<&str>, others: &BTreeSet<&str>) -> Vec<String> {
     others.difference(topics).map(|topic| (*topic).to_owned()).collect()
 }
 
-/// Called if the worker has no topic to read.
+/// Waits for a stop request. Runs instead of a worker if there is no topic to read.
 fn wait(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         runtime::sleep(WAIT_STEP);

@@ -10,7 +10,8 @@ use std::time::Duration;
 /// Longest wait for a schema in [`blocking`].
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns `None` if no topic needs the registry. Fails if the file in `schema_registry.ca_location` cannot be used.
+/// Starts a client of the schema registry. Returns `None` if no topic or pattern needs the registry. Fails if the client cannot be created,
+/// for example because the file in `schema_registry.ca_location` cannot be used.
 pub fn registry(config: &Config) -> anyhow::Result<Option<Registry>> {
     let topics = || config.topics.iter().chain(config.patterns.iter().map(Pattern::entry));
     let needed = config.schema_registry.as_ref().filter(|_| topics().any(|topic| topic.formats.needs_registry()));

@@ -93,7 +93,7 @@ struct FileArgs {
 enum LineFormat {
     Ndjson,
     Csv,
-    // `unseen replay` also accepts both names.
+    // `unseen replay` accepts `capture` and `kcat` for the same format, so this command does, too.
     #[value(alias = "kcat")]
     Capture,
 }
@@ -118,7 +118,7 @@ fn max_keys(text: &str) -> Result<u64, String> {
     if keys <= most { Ok(keys) } else { Err(format!("expected at most {most} keys, got {text}")) }
 }
 
-/// After an error, nothing has been written, unless the message states otherwise.
+/// Seeds the group. After an error, nothing has been written, unless the message states otherwise.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = topic::expand_rule(&args.config.load()?, args.topic.as_deref())?;
     args.config.check_properties(&config)?;
@@ -206,7 +206,8 @@ fn lines(counts: &Counts, keys: u64) -> String {
     read.into_iter().chain(left_out).collect::<Vec<_>>().join(", ")
 }
 
-/// `seeded` has the group ID, the number of changelog partitions, and the counts of written keys. It is `None` in a dry run.
+/// Returns the JSON report. `seeded` has the group ID, the number of changelog partitions, and the counts of written keys. It is `None`
+/// in a dry run.
 fn json(counts: &Counts, keys: u64, seeded: Option<(&str, u32, &Seeded)>, warnings: &[&str]) -> String {
     let Counts { lines, invalid, tombstones, passed } = counts;
     let seeded = seeded.map(|(group, partitions, Seeded { keys, expired, evicted, stream_time })| {

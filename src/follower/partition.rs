@@ -162,8 +162,8 @@ impl Partition {
         (state.usage(), state.rules().capacity().unwrap_or(0), state.stream_time())
     }
 
-    /// Returns the estimated false-positive rate of the filter. The estimate is up to a second old, or older if the number of keys has
-    /// hardly changed since.
+    /// Returns the estimated false-positive rate of the filter. The estimate is up to a second old. It can be older if no slice has started
+    /// since and the number of keys has hardly changed.
     pub(super) fn rate(&self) -> f64 {
         let mut estimate = self.estimate.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = &*estimate

@@ -5,7 +5,7 @@
 use crate::key::{Fingerprint, Scratch};
 use std::time::Duration;
 
-/// The maximum number of fingerprints before [`Query::clear`] frees the buffers.
+/// The number of fingerprints up to which [`Query::clear`] keeps the buffers.
 const KEYS: usize = 1 << 14;
 
 /// The answer for a key of a [`Query`].
@@ -75,7 +75,7 @@ pub enum Unavailable {
     /// The state is older than `serve.max_staleness`, because the brokers do not answer, or because the follower does not keep up.
     #[error("this server's state is {} s old, which exceeds serve.max_staleness ({} s); check the brokers and this server's log", .age.as_secs(), .most.as_secs_f64())]
     Stale {
-        /// The age of the oldest state among the followed partitions.
+        /// The age of the oldest state among the partitions that are ready.
         age: Duration,
         /// The value of `serve.max_staleness`.
         most: Duration,

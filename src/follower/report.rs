@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 pub struct SpaceReport {
     /// The number of changelog partitions that this process follows.
     pub partitions: usize,
-    /// The number of these partitions that can answer.
+    /// The number of followed partitions that can answer.
     pub ready: usize,
     /// The reason for unknown answers, if any.
     pub unavailable: Option<Unavailable>,
@@ -59,7 +59,8 @@ impl Space {
         })
     }
 
-    /// Returns the current status of the key space. Estimating the rate of large filters takes milliseconds per partition.
+    /// Returns the current status of the key space. At most once per second, estimates the false-positive rate of each partition, which
+    /// takes milliseconds if the filter is large.
     #[must_use]
     pub fn report(&self) -> SpaceReport {
         let mut report = SpaceReport {

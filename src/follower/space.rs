@@ -25,14 +25,16 @@ pub struct Space {
     changelog: String,
     /// The distinct key definitions of the space's topics, each with the index of the part that is the record key, if any.
     keys: Vec<(KeySpec, Option<usize>)>,
-    /// The first topic of the space, with the filter of this follower. The settings of this topic apply to all topics of the space.
+    /// The first topic of the space, with the filter of this follower. Its window and all other settings that must be equal in a space
+    /// apply to all topics of the space.
     topic: Topic,
     pub(super) routing: Routing,
     wanted: Option<Partitions>,
     max_staleness: Option<Duration>,
     /// The origin (hashes of settings) that a worker with this configuration writes to changelog records.
     written: Origin,
-    /// The origin of this follower's states. Differs from `written` if the follower has a filter of its own.
+    /// The origin of this follower's states. Can differ from `written`, because an origin contains the text of the filter, and the follower
+    /// can use a different filter than the worker.
     origin: Origin,
     /// The partitions by number. `None` if a partition is not followed, or not known yet. Empty until the changelog is found.
     partitions: RwLock<Vec<Option<Arc<Partition>>>>,
@@ -290,7 +292,7 @@ impl Space {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Drops all partitions, because the changelog was recreated with a different number of partitions.
+    /// Drops all partitions, because the changelog was recreated with fewer partitions.
     pub(super) fn clear(&self) {
         let mut all = self.partitions.write().unwrap_or_else(PoisonError::into_inner);
         self.was_resized.store(true, Ordering::Relaxed);

@@ -21,7 +21,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The timeout of a request to the leader of a partition.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The timeout for a partition that did not answer in the previous round, if other partitions answer in this round.
+/// The timeout of a request for a [`Failing`] partition, if another partition has answered in the same round.
 const FAILING_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of [`Failing`] partitions that may fail again before the round ends.
 const FAILURES_MAX: usize = 2;
@@ -36,9 +36,9 @@ pub(super) struct Watermarks {
     /// The last stable offset.
     pub(super) end: Offset,
     /// The high watermark, requested after the other offsets and only while the partition is loading. Loading must reach the high
-    /// watermark, because a state that is loaded only to `end` can lack keys that have not expired at `end`. As soon as a worker has
+    /// watermark, because a state that is loaded only to `end` can lack keys that have not expired at `end`: as soon as a worker has
     /// committed a transaction, it trims the changelog records of the keys that expired in the transaction, but the last stable offset can
-    /// still be before the records of the transaction.
+    /// still be lower than the offsets of the transaction's records.
     pub(super) high: Option<Offset>,
     /// The id of the topic, if brokers report ids.
     pub(super) log: Option<Arc<str>>,

@@ -148,7 +148,7 @@ async fn require_local_host(State(view): State<View>, request: Request, next: Ne
     next.run(request).await
 }
 
-/// True if a request to a loopback address has a different host in its `Host` header.
+/// True if `listen` is a loopback address and the request's `Host` header names another machine.
 pub(crate) fn is_of_elsewhere(request: &Request, listen: Option<SocketAddr>) -> bool {
     let is_loopback = listen.is_some_and(|address| address.ip().is_loopback());
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());

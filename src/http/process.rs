@@ -56,7 +56,7 @@ fn space_of(dir: &Path) -> Option<DiskSpace> {
     Some(DiskSpace { available: bytes(disk.f_bavail), size: bytes(disk.f_blocks) })
 }
 
-/// A value is `None` if the system does not provide it.
+/// Measures the process and the disk. A value is `None` if the system does not provide it.
 pub(super) fn measure(disk: &Disk) -> Process {
     let space = disk.space();
     Process {

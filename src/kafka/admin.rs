@@ -12,7 +12,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeMap;
 
-/// Returns 0 if the topic does not exist.
+/// Returns the partition count of a topic, or 0 if the topic does not exist.
 pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, KafkaError> {
     let metadata = observer.fetch_metadata(Some(topic), CALL_TIMEOUT)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else { return Ok(0) };
@@ -22,7 +22,8 @@ pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Resu
     }
 }
 
-/// Returns 0 if the topic does not exist. If this user cannot see the topic, the error message asks for the permission Read.
+/// Returns the partition count of a topic, or 0 if the topic does not exist. If this user cannot see the topic, the error message asks for
+/// the permission Read.
 pub(super) fn readable_partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, Error> {
     partitions(observer, topic).map_err(|error| match error {
         KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => {

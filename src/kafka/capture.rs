@@ -243,8 +243,8 @@ fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     }
 }
 
-/// Called when no record has arrived for a while. Asks a broker whether the rest of the first unfinished range still exists. Returns `true`
-/// if the range exists and no fetch has failed. The capture then keeps waiting, because the remaining records may all be aborted, and
+/// Asks a broker whether the rest of the first unfinished range still exists, after no record has arrived for a while. Returns `true` if
+/// the range exists and no fetch has failed. The capture then keeps waiting, because the remaining records may all be aborted, and
 /// consumers do not receive aborted records. `timeout` is the time until the capture fails. If `timeout` is zero, this function returns an
 /// error instead of `false`.
 fn range_exists(

@@ -29,7 +29,8 @@ const TIMES: (&str, &str) = ("message.timestamp.type", "CreateTime");
 const LIMITS: [(&str, &str); 2] =
     [("message.timestamp.before.max.ms", "9223372036854775807"), ("message.timestamp.after.max.ms", "9223372036854775807")];
 
-/// Segment size in bytes (64 MiB). Kafka frees disk space only by whole segments, after the worker has deleted all records of a segment.
+/// Segment size in bytes (64 MiB). Kafka frees disk space only by whole segments, after the worker has deleted all records of a segment, so
+/// segments of the default size (1 GiB) would keep deleted records for longer.
 const SEGMENT: (&str, &str) = ("segment.bytes", "67108864");
 
 /// The permissions that a worker needs on internal topics, for error messages.
@@ -39,8 +40,8 @@ pub(super) const ON_TOPICS: &str = "Create, Read, Write, Delete, and DescribeCon
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Checks the internal topics. If `make` is true, creates missing topics and adds missing partitions to changelogs. If `make` is false,
-/// only lets the brokers validate these requests. `cluster` must contain the partition count of each configured topic. This function adds
-/// the partition counts of the internal topics and warnings about their settings.
+/// sends the same requests with `validate_only`, so the brokers change nothing. `cluster` must contain the partition count of each
+/// configured topic. This function adds the partition counts of the internal topics and warnings about their settings.
 ///
 /// # Errors
 /// Returns an error if a retry may succeed, for example after a timeout, or if the process has run out of file descriptors. All other
@@ -289,10 +290,11 @@ fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Error messages about the settings of an internal topic. unseen would set other values.
+/// Messages about settings of an internal topic that have other values than unseen would set.
 pub(super) struct WrongSettings {
-    /// The message about a setting that deletes or changes records.
+    /// An error message about a setting that deletes or changes records.
     pub(super) problem: Option<String>,
+    /// A warning about a setting that limits record times.
     limit: Option<String>,
 }
 

@@ -35,7 +35,7 @@ impl GroupView {
         Ok(Self { observer, group: config.kafka.group_id.clone() })
     }
 
-    /// Returns 0 if the topic does not exist.
+    /// Returns the partition count of a topic, or 0 if the topic does not exist.
     ///
     /// # Errors
     /// Returns an error if no broker answers, or if this user lacks a permission on the topic.

@@ -61,7 +61,7 @@ impl Reports for Context {
     const WATCHED: usize = 0;
 
     fn written(&self, topic: &str, partition: i32, offset: Offset) {
-        // If a broker receives a batch twice, it does not report an offset for the second copy.
+        // If a broker receives a batch twice, it does not report an offset for the second copy, so the offsets of its records are unknown.
         if offset < 0 {
             return;
         }

@@ -1,4 +1,4 @@
-//! Redrives dead letters: writes them back to the topics that they came from.
+//! Redrives dead letters: writes them back to the inputs that they came from, or to the outputs (see `target`).
 //!
 //! The group `<group_id>-redrive` stores the position in each dead-letter topic. Every transaction writes dead letters and commits the
 //! positions after them. Each dead letter is therefore redriven once, despite crashes and repeated commands. `<group_id>-redrive` is also
@@ -274,7 +274,7 @@ impl<'a> Redrive<'a> {
             committed.clone_from(redriven);
             Ok::<(), Failure>(())
         };
-        // The kinds that this redrive does not select and that have dead letters that an earlier redrive could not write.
+        // Unselected kinds with dead letters that an earlier redrive could not write, because their target rejected them.
         let mut waiting_rejected = BTreeSet::new();
         let is_whole = capture.read(stop, report, &mut |message: &Message<'_>, left| {
             progress(total - left, total);

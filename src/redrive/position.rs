@@ -24,7 +24,7 @@ pub(super) struct Position {
     pub(super) next: Offset,
     /// The offset of the first dead letter that was left out, for each kind with such letters.
     pub(super) left_out: BTreeMap<String, Offset>,
-    /// The offsets of dead letters that their target rejected, while later dead letters of the same kinds were redriven.
+    /// The offsets of dead letters that their target rejected. The redrive continued after them.
     rejected: BTreeSet<Offset>,
 }
 
@@ -84,7 +84,7 @@ impl Position {
         self.left_out.get(kind).or_else(|| self.left_out.get(&hash(kind))).copied()
     }
 
-    /// True if an earlier redrive left the dead letter at this offset, because its target rejected it.
+    /// True if the dead letter at this offset was not redriven, because its target rejected it.
     pub(super) fn is_rejected(&self, offset: Offset) -> bool {
         self.rejected.contains(&offset)
     }

@@ -60,7 +60,7 @@ impl<'a> Writer<'a> {
         Ok(Self { config, stop, sink, outsider, timeout, written: Vec::new(), bytes: 0, opened: None })
     }
 
-    /// `headers` are the positions of the headers to leave out.
+    /// Adds a dead letter to the transaction. Leaves out the headers at the positions `headers`.
     pub(super) fn write(
         &mut self,
         message: &Message<'_>,

@@ -13,7 +13,7 @@
 //! | `key_base64`, `payload_base64` | the key or value in base64, if it is not UTF-8. `key` or `payload` is then left out |
 //!
 //! kcat (<https://github.com/edenhill/kcat>, `json.c`) does not use base64. It escapes only the bytes that JSON requires to be escaped and
-//! prints all others unchanged. A string in a line can therefore be invalid UTF-8, so strings are read as bytes.
+//! prints all others unchanged. A key, payload, or header in a line can therefore be invalid UTF-8, so this module reads them as bytes.
 
 use super::LineError;
 use super::recorded::{Header, Recorded};

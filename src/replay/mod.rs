@@ -1,8 +1,8 @@
 //! Runs a recorded stream through the same key and dedup code as a worker, without Kafka.
 //!
-//! A replay parses each line, evaluates the record, and writes the line byte for byte if the record is emitted. It never decides
-//! differently than the worker, and it never reads a clock: the caller provides the max timestamp. A replay reads only one input, so it
-//! does not know the keys of other inputs in the same key space.
+//! A replay parses each line, evaluates the record, and writes the line byte for byte if the record is emitted. It makes the same decisions
+//! as a worker that reads only this input. If other inputs share the key space, a replay does not know their keys. A replay never reads a
+//! clock: the caller provides the max timestamp.
 
 mod envelope;
 mod error;
@@ -45,7 +45,7 @@ pub struct Options {
     /// Number of partitions of the topic. The topic's capacity is divided among them. 0 counts as 1, and [`Format::Ndjson`] supports only
     /// 1.
     pub partitions: u32,
-    /// True to keep an exact window alongside the filter. The exact window uses 56 to 112 bytes per remembered key.
+    /// True if the replay keeps an exact window alongside the filter. The exact window uses 56 to 112 bytes per remembered key.
     pub truth: bool,
 }
 
@@ -158,7 +158,7 @@ impl<'t> Replay<'t> {
             partitions: (0..partitions).map(|_| None).collect(),
             scratch: Scratch::default(),
             reader: Reader::default(),
-            // An ndjson line is plain JSON, without a frame that refers to a schema.
+            // An ndjson line is plain JSON without the frame of a schema registry, so the topic's formats do not apply to it.
             formats: if options.format == Format::Ndjson { Formats::default() } else { topic.formats.clone() },
             schemas: Arc::new(NoSchemas),
             // An ndjson line has no headers.
@@ -279,7 +279,7 @@ impl<'t> Replay<'t> {
                     return self.without_key(*invalid);
                 }
             };
-        // `only` contains the partition that the record was read from, so `repartition` does not apply.
+        // `only` names a partition of the input, so a replay with `only` does not repartition records.
         let number = match self.only {
             None if self.topic.repartition => {
                 let spec = RecordSpec { content: None, ..spec };

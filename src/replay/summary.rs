@@ -19,7 +19,8 @@ pub struct Summary {
     pub late: u64,
     /// Retractions, which are not emitted.
     pub retracted: u64,
-    /// Records whose key cannot be read because they have no value. The topic's `on_tombstone` decides what happens to them.
+    /// Records whose key cannot be read because they have no value. The topic's `on_tombstone` decides what happens to them. With
+    /// `on_tombstone = "invalid"`, they count as `invalid` instead.
     pub tombstones: u64,
     /// Records that `when` does not select, which are emitted.
     pub passed: u64,

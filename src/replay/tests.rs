@@ -133,7 +133,7 @@ fn records_that_are_not_selected_pass_through() {
 fn a_recorded_stream_is_evaluated_by_event_times() {
     let timed = |place, optional| Topic { time: Some(EventTime { place, unit: None, optional }), on_invalid: OnInvalid::Drop, ..by_id() };
     let by_field = |optional| timed(TimePlace::field("/ts").unwrap(), optional);
-    // The window is one minute. The field `/at` replaces Kafka's timestamp.
+    // The window is one minute. In `with_time`, the field `/at` replaces Kafka's timestamp.
     let lines = "{\"id\":1,\"ts\":1700000000,\"at\":5}\n{\"id\":2,\"ts\":\"2023-11-14T22:15:20Z\"}\n{\"id\":1,\"ts\":1700000120000}\n{\"id\":3,\"ts\":1700000000}\n{\"id\":4}\n";
     let (_, summary) = replay(&by_field(false), &options(Format::Ndjson), lines.as_bytes()).unwrap();
     assert_eq!((summary.unseen, summary.late, summary.untimed, summary.stream_time), (4, 1, 0, Some(1_700_000_120_000)));

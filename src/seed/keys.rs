@@ -1,7 +1,7 @@
 //! The keys of one partition and their changelog records.
 //!
-//! This module never looks up a key in the filter. After a false positive, the key would not be logged, and a record with the key would be
-//! emitted as soon as the filter forgets the colliding key.
+//! This module never looks up a key in the filter, because a false positive would keep the key out of the changelog. A record with the key
+//! would then be emitted as soon as the filter forgets the colliding key.
 
 use crate::changelog::{self, Origin, RECORD_FINGERPRINTS_MAX};
 use crate::dedup::{Dedup, Mutation, Rules};

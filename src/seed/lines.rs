@@ -30,7 +30,8 @@ pub struct Counts {
     pub lines: u64,
     /// Number of lines skipped because they have no key.
     pub invalid: u64,
-    /// Number of lines skipped because their value is null, but the key needs the value.
+    /// Number of lines skipped because their value is null, but the key needs the value. With `on_tombstone = "invalid"`, these lines count
+    /// as invalid instead.
     pub tombstones: u64,
     /// Number of lines skipped because `when` does not select them, or because an earlier rule of the input selects them.
     pub passed: u64,

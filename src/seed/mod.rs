@@ -60,7 +60,7 @@ pub struct Options {
     /// JSON pointer or column name of the record key.
     pub record_key: Option<String>,
     pub partitioner: Option<Partitioner>,
-    /// True to add keys with an unknown partition to every partition.
+    /// True if keys with an unknown partition are added to every partition.
     pub every_partition: bool,
     pub skip_invalid: bool,
     /// Maximum number of keys. A key in several partitions counts once per partition. Sorting uses 32 bytes per key.

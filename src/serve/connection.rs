@@ -22,15 +22,15 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, timeout_at};
 
 const READ_BYTES: usize = 64 << 10;
-/// Maximum number of answer bytes before the connection sends the answers. More commands run only afterward.
+/// Size of the pending answers in bytes at which the connection sends them before it runs more commands.
 const ANSWER_BYTES: usize = 1 << 20;
-/// Maximum number of pending write commands before the connection waits for their writes. More commands run only afterward.
+/// Number of pending write commands at which the connection waits for their writes before it runs more commands.
 const WAITING_MAX: usize = 1 << 10;
-/// Maximum time to run a client's commands before other clients of the thread get a turn.
+/// Run time of a client's commands after which other clients of the thread get a turn.
 const TURN: Duration = Duration::from_millis(1);
 /// The number of commands between two checks of the time.
 const TURN_COMMANDS: usize = 16;
-/// Maximum size of an idle connection's buffers, in bytes.
+/// Capacity in bytes that the answer buffer and the input buffer of an idle connection each keep.
 const IDLE_BYTES: usize = 1 << 10;
 /// The time that a client has to send the password, and the time to send the rest of a command. Receiving more bytes does not extend the
 /// time.
@@ -68,8 +68,8 @@ enum Then {
     Close,
 }
 
-/// Serves a client until the client disconnects, violates the protocol, or misses a deadline. After `stop`, the connection ends as soon as
-/// the client has no unfinished command or transaction.
+/// Serves a client until the client disconnects, sends QUIT or HTTP, violates the protocol, or misses a deadline. After `stop`, the
+/// connection ends as soon as the client has no unfinished command or transaction.
 pub(super) async fn serve(
     server: &Server,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,

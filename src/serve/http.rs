@@ -34,8 +34,8 @@ use tokio::net::TcpListener;
 const BODY_BYTES_MAX: usize = 2 << 20;
 /// The maximum number of keys per request and of parts per key.
 const KEYS_MAX: usize = 1 << 16;
-/// The maximum number of keys per lookup. A key can have 16 fingerprints for each key definition of the space, and each fingerprint uses
-/// about 50 bytes.
+/// The maximum number of keys per lookup. Limits the memory of a lookup: a key can have 16 fingerprints for each key definition of the
+/// space, and each fingerprint uses about 50 bytes.
 const BATCH_KEYS: usize = 1 << 12;
 /// The maximum number of connections that accept requests. In addition, up to 64 connections may be closing. If all 320 connections hold a
 /// body of the maximum size, the bodies use 640 MiB. `Server::lookups` limits the additional memory for lookups.
@@ -223,8 +223,8 @@ fn text(part: &RawValue) -> String {
     serde_json::from_str(part.get()).unwrap_or_else(|_| part.get().to_owned())
 }
 
-/// If a password is configured, rejects requests without the password. If clients of `serve.listen` need a certificate and no password is
-/// configured, rejects all requests, because `serve.http_listen` cannot require a certificate.
+/// Protects the paths under `/api`. If a password is configured, rejects requests without the password. If clients of `serve.listen` need a
+/// certificate and no password is configured, rejects all requests, because `serve.http_listen` cannot require a certificate.
 async fn admit(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let Some(password) = &server.password else {
         if server.tls.as_ref().is_some_and(|tls| tls.wants_certificates()) {
@@ -252,8 +252,8 @@ fn bearer(authorization: &HeaderValue) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(password)
 }
 
-/// Rejects requests from web pages if their host name resolves to this machine (DNS rebinding). Closes connections once the server is
-/// stopping.
+/// If `serve.http_listen` is a loopback address, rejects requests whose `Host` header names another machine, because a web page may send
+/// them (DNS rebinding). Closes connections once the server is stopping.
 async fn local(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let mut response = if is_of_elsewhere(&request, server.http_listen) {
         let advice = "serve.http_listen is a loopback address; use the host name localhost, or set serve.http_listen to another address";

@@ -46,7 +46,7 @@ use writer::Writer;
 
 /// The pause after a failed accept. If no file descriptor is free, the next accept would fail immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// The number of file descriptors reserved for Kafka, the log, and the endpoints.
+/// The number of file descriptors that the server needs for Kafka, the log, and the endpoints, in addition to one per Redis client.
 const DESCRIPTORS: u64 = 256;
 
 const NO_THREAD: &str = "cannot start a thread for clients, so its clients are disconnected; raise the limits of threads and open files, then restart the server";
@@ -165,7 +165,7 @@ impl Server {
             tracing::warn!(
                 connections,
                 limit_s,
-                "closing connections that did not end in time; their clients must send unanswered commands again"
+                "closing connections that did not end within worker.shutdown_timeout; their clients must send unanswered commands again"
             );
         }
         self.flush(deadline).await;
@@ -244,7 +244,7 @@ impl Server {
                 continue;
             }
             add(&self.stats.connections, 1);
-            // Without this option, TCP may hold back the end of an answer until the client has acknowledged the previous bytes.
+            // Disable Nagle's algorithm, which can hold back the end of an answer until the client has acknowledged the previous bytes.
             let _ = client.set_nodelay(true);
             // TCP keepalive detects clients that have disappeared.
             let _ = rustix::net::sockopt::set_socket_keepalive(&client, true);

@@ -16,7 +16,7 @@ pub(super) struct ServeStats {
     pub(super) rejected: AtomicU64,
     /// Connections closed because the client did not read its answers.
     pub(super) dropped: AtomicU64,
-    /// Connections closed because the TLS handshake failed.
+    /// Connections to `serve.listen` closed because the TLS handshake failed.
     pub(super) unencrypted: AtomicU64,
     pub(super) wrong_passwords: AtomicU64,
     pub(super) commands: AtomicU64,

@@ -140,14 +140,14 @@ impl InFlight {
         true
     }
 
-    /// Takes a key out of flight if `mark` is from the write that put it in flight.
+    /// Removes a key from the keys in flight if `mark` is from the write that put the key in flight.
     fn unmark(&mut self, item: Item, mark: Option<Instant>) {
         if mark.is_some() && self.since.get(&item).copied() == mark {
             self.since.remove(&item);
         }
     }
 
-    /// Takes a key out of flight. Returns false if the key was not in flight.
+    /// Removes a key from the keys in flight. Returns false if the key was not in flight.
     fn end(&mut self, item: Item) -> bool {
         self.since.remove(&item).is_some()
     }

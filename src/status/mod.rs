@@ -336,7 +336,7 @@ impl Status {
         }
     }
 
-    /// Returns a message if the worker is ready but cannot read some partitions or topics.
+    /// Returns a message if the worker is ready but cannot read some partitions or topics, or if there is no topic to read.
     #[must_use]
     pub fn held_back(&self) -> Option<String> {
         let unreadable = self.longest(|partition| partition.unreadable_since_ms);

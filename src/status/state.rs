@@ -11,7 +11,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum time without an answer from any broker before a process counts as disconnected. Producers send a request every ten seconds.
+/// Maximum time without an answer from any broker before a process counts as disconnected. Even idle producers request metadata every ten
+/// seconds, so a process with topics gets an answer in time if a broker is reachable.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum time that a commit waits for slow brokers, in transaction timeouts: three calls, each retried for two timeouts.

@@ -171,5 +171,5 @@ fn the_error_of_a_worker_is_logged_when_it_happens() {
     produce(broker(), &a, vec![TestRecord { key: None, ..records(0..1).remove(0) }]);
     let worker = setup.start("w");
     let log = worker.fails(1);
-    assert!(log.contains("a worker stopped with an error:"), "{log}");
+    assert!(log.contains("a worker stopped with an error, so all workers of this process stop:"), "{log}");
 }

@@ -267,7 +267,7 @@ impl<C: Reports> Producer<C> {
         unsafe { TransactionError::check(rd::rd_kafka_send_offsets_to_transaction(client, offsets.ptr(), group.ptr(), millis(timeout))) }
     }
 
-    /// All records of the transaction must have been flushed.
+    /// Commits the transaction. All of its records must have been flushed.
     pub(in crate::kafka) fn commit_transaction(&self, timeout: Duration) -> Result<(), TransactionError> {
         // SAFETY: the client is alive, and we own the result.
         unsafe { TransactionError::check(rd::rd_kafka_commit_transaction(self.client.native_ptr(), millis(timeout))) }

@@ -62,7 +62,8 @@ fn a_worker_with_other_key_settings_makes_answers_unavailable() {
     assert_eq!(partition.reading, Reading::Failed);
 }
 
-/// Before a worker has logged anything, the keys that the group has emitted are unknown. The worker may be about to warm up.
+/// Until a worker has written a changelog record, the follower does not know which keys the group has emitted: the worker may be about to
+/// warm up.
 #[test]
 fn a_partition_with_an_empty_changelog_gives_no_answer() {
     let config = config(AGING, "");
@@ -77,7 +78,7 @@ fn a_partition_with_an_empty_changelog_gives_no_answer() {
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
 }
 
-/// After a change of the key or its hash, a worker reads one window of the input again and logs it in parts.
+/// After a change of the key or its hash, a worker reads one window of the input again and writes the keys to the changelog in parts.
 #[test]
 fn no_answer_during_a_warm_up_until_it_is_logged_completely() {
     let config = config(AGING, "");
@@ -99,7 +100,7 @@ fn no_answer_during_a_warm_up_until_it_is_logged_completely() {
         catch_up(&mut partition, &live);
         assert_eq!(asked(&partition.shared), Err(Unavailable::WarmingUp { partition: 0 }), "{number}");
     }
-    // The warm-up is logged completely, and the input has no new records.
+    // All keys of the warm-up are in the changelog, and the input has no new records.
     live.warms_up = false;
     live.commit();
     catch_up(&mut partition, &live);
