@@ -35,7 +35,7 @@ fn differences(report: &Report, indent: &str, text: &mut String) {
         let _ = writeln!(text, "{indent}  + {}: {}{why}", difference.what, difference.got);
     }
     if report.left_out > 0 {
-        let _ = writeln!(text, "{indent}and {} more differences", report.left_out);
+        let _ = writeln!(text, "{indent}more differences: {}", report.left_out);
     }
 }
 
@@ -79,7 +79,7 @@ pub fn junit(files: &[(String, Vec<Report>)]) -> String {
             let count = report.differences.len() as u64 + report.left_out;
             let (element, message) = match &report.error {
                 Some(error) => ("error", escape(error)),
-                None => ("failure", format!("{count} differences")),
+                None => ("failure", format!("differences: {count}")),
             };
             let _ = writeln!(xml, "    <testcase classname=\"{file}\" name=\"{name}\">");
             let _ = writeln!(xml, "      <{element} message=\"{message}\">{}</{element}>", escape(&text));
