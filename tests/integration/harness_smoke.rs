@@ -62,7 +62,7 @@ fn differences_are_distinguished() {
     for (change, words) in [
         (&(|_: &mut Vec<TestRecord>| {}) as &dyn Fn(&mut Vec<TestRecord>), ""),
         (&|records| drop(records.remove(10)), "partition 2, record 10: lost"),
-        (&|records| drop(records.pop()), "lost, and all that should follow"),
+        (&|records| drop(records.pop()), "lost, and so are all records after it"),
         (&|records| records.insert(20, records[10].clone()), "partition 2, record 20: twice, first as record 10"),
         (&|records| records.push(records[10].clone()), "twice, first as record 10"),
         (&|records| records[10].value = None, "partition 2, record 10: changed"),

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The maximum wait for a worker to reach an armed fault point, which stays armed after this time, and for commits while the disk is full.
+/// The maximum wait for a worker to reach an armed fault point, and for commits while the disk is full. A fault point that the worker has
+/// not reached within this time stays armed.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// The maximum time for which two processes with the same name run.
 const FIGHT: Duration = Duration::from_secs(8);
@@ -16,7 +17,8 @@ const FIGHT: Duration = Duration::from_secs(8);
 const MORE_PARTITIONS: u32 = 6;
 /// The distance from the end of the log to the offset that [`Fault::ShortLog`] commits.
 const GONE: i64 = 1_000;
-/// The number of records that the group commits during a fault before the fault ends early.
+/// The wait during [`Fault::FailAt`] and [`Fault::Twin`] ends early when the group has committed this number of records. The wait during
+/// [`Fault::FullDisk`] ends early after twice this number.
 const SOME: usize = 1_000;
 
 impl Stage<'_> {
@@ -120,8 +122,9 @@ impl Stage<'_> {
         }
     }
 
-    /// Kills a member and restarts it with armed fault points. Some points are only reached after an event, which this function causes:
-    /// damaged state before the restart, or a shutdown, an expired session, or a revocation after it.
+    /// Kills a member and restarts it with armed fault points. A worker reaches some points only after an event, so this function causes
+    /// the event: it damages or deletes the state before the restart, or causes a shutdown, an expired session, or a revocation after the
+    /// restart.
     fn arm(&mut self, at: usize, points: &str, standstill: Duration) {
         self.kill(at);
         let state = self.stream.setup.state_dir(self.members[at].name);
@@ -178,7 +181,9 @@ impl Stage<'_> {
         });
     }
 
-    /// Runs two processes with the same name. The second process starts with a copy of the state of the first.
+    /// Kills and restarts a member, and runs a second process with a copy of the member's state directory. The two processes have the same
+    /// file `instance` and, if the plan sets it, the same `kafka.instance_id`. With `exactly_once`, they therefore use the same
+    /// transactional ids.
     fn twin(&mut self, at: usize, killed: bool) {
         self.kill(at);
         let name = self.members[at].name;
@@ -211,8 +216,8 @@ impl Stage<'_> {
         self.story.tell("the broker is back");
     }
 
-    /// Sets the group's offset past the end of a partition's log and checks that a worker then does what `on_truncation` sets. Before that,
-    /// waits until the feed has sent all records that it may send, so that the log does not grow past the offset.
+    /// First waits until the group has committed all records that the feed may send, so that the log does not grow. Then sets the group's
+    /// offset past the end of a partition's log and checks that a worker does what `on_truncation` sets.
     fn shorten(&mut self, at: usize, partition: i32) {
         self.rest();
         let (broker, group) = (self.stream.broker.clone(), self.stream.setup.group().to_owned());
@@ -228,8 +233,8 @@ impl Stage<'_> {
             assert!(log.contains("the log was truncated"), "{name} did not log that the log was truncated");
             move_offset(&broker, &group, &self.stream.input, partition, offset);
         }
-        // One member runs alone, so it owns the partition. With `on_truncation = "continue"`, it continues at the end of the log. The other
-        // members start when the end of the log is the committed offset.
+        // One member starts alone, so it owns the partition. With `on_truncation = "continue"`, the member continues at the end of the log.
+        // The other members start when the group has committed the end of the log.
         running.retain(|&other| other != at);
         self.start(at, "");
         self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));

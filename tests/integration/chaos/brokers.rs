@@ -7,7 +7,8 @@ use crate::harness::{delete_topics, elect_first_replicas, move_leaders};
 use std::time::{Duration, Instant};
 
 impl Stage<'_> {
-    /// Begins a fault of one broker. The plan continues during the fault, which ends after `time`, or earlier if a step needs all brokers.
+    /// Begins a fault of one broker. The plan continues during the fault. The fault ends after `time`, or earlier if a later step needs all
+    /// brokers or no steps are left.
     pub fn begin_ailment(&mut self, ailment: Ailment, number: usize, time: Duration) {
         self.wait_until_whole();
         let Some(broker) = &mut self.broker else { return };
@@ -59,8 +60,8 @@ impl Stage<'_> {
         self.story.tell("all leaders have moved");
     }
 
-    /// On a cluster, deletes the topics of a plan that succeeded, to keep the cluster small for the next plan. Before that, waits until
-    /// every topic, including those that the worker created, has one replica per broker.
+    /// On a cluster, checks that every topic, including the topics that the workers created, has one replica per broker. Then deletes the
+    /// topics of the plan, to keep the cluster small for the next plan.
     pub fn delete_topics(&mut self) {
         let replicas = self.conditions.brokers;
         if replicas > 1 {

@@ -26,13 +26,13 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 use story::{Counts, Story};
 
-/// The length of a rotating window by count, in keys per partition. It is shorter than the stream.
+/// The length of a window by count that rotates, in keys per partition. In most plans, a partition has more keys, so keys leave the window.
 const ROTATING_KEYS: i64 = 1_500;
 /// The size of a plan in `scripts/chaos`.
 const LARGE: Bounds = Bounds { records: 50_000, faults: 9, brokers: 1 };
 /// The size of a plan in `scripts/chaos --brokers 3`.
 const CLUSTER: Bounds = Bounds { records: 30_000, faults: 6, brokers: 3 };
-/// The size of a plan on one broker that is part of every test run.
+/// The size of the plan that every test run plays on the shared broker.
 const SMALL: Bounds = Bounds { records: 20_000, faults: 5, brokers: 0 };
 const SMALL_CLUSTER: Bounds = Bounds { records: 10_000, faults: 2, brokers: 3 };
 
@@ -97,7 +97,7 @@ impl Sum {
     }
 }
 
-/// The directory for the plans and their logs, and for the files of failed plans.
+/// The directory for each plan and its timeline, and for the files of failed plans.
 fn dir() -> PathBuf {
     env::var_os("UNSEEN_CHAOS_DIR").map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("chaos"), PathBuf::from)
 }
@@ -128,7 +128,7 @@ fn plan_round_trips_through_its_text_format() {
 }
 
 #[test]
-#[ignore = "as long as scripts/chaos asks for"]
+#[ignore = "runs as long as scripts/chaos specifies"]
 fn at_length() {
     let number = |name: &str| env::var(name).ok().map(|number| number.parse::<u64>().expect("a number"));
     let plans: Vec<_> = if let Ok(file) = env::var("UNSEEN_CHAOS_PLAN") {

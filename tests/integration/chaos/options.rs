@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use unseen::filter::{Kind, Size};
 
-/// The number of consecutive seeds that cover nearly all allowed pairs of choices.
+/// The number of seeds in a series. The options of a series cover nearly all allowed pairs of choices.
 pub const SERIES: u64 = 64;
 
 /// The header value of a record that retracts its key.
@@ -97,13 +97,13 @@ const OTHER_DIMENSIONS: &[&[&str]] = &[
     &["one entry per input", RULES],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
-/// The event time is in a field, in various units, and differs from Kafka's timestamp. Some records have no event time.
+/// The event time is in a field, in various formats and units, and differs from Kafka's timestamp. Some records have no event time.
 pub const EVENT_TIMES: &str = "event times from a field, optional";
-/// The value is base64 of gzip, and the ids are in a text field that contains JSON.
+/// The value is compressed with gzip and encoded in base64, and the IDs are in a text field that contains JSON.
 pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
 /// Some records pass through without deduplication, because of a header or a field.
 pub const WHEN: &str = "when, with records that pass through";
-/// A record is emitted if its content differs from the content of the last emitted record with the same key.
+/// A record is emitted if its key is unseen, or if its content differs from the content of the last emitted record with the same key.
 pub const ON_CHANGE: &str = "emit = \"on_change\"";
 /// Records with the header `rule` go to another entry, which has its own key space, key, filter kind, and window.
 pub const RULES: &str = "two entries of one input";
@@ -191,8 +191,7 @@ impl Options {
             && (!has("retract") || filter.can_retract())
             && (!has("on_invalid = \"fail\"") || !is_invalid.into_iter().any(has))
             && (!has("on_invalid = \"fail\"") || !has("tombstones") || !has("on_tombstone = \"invalid\""))
-            // With `repartition`, the outcome of an oversized record is not certain: the output rejects the record, or the repartition
-            // topic rejects it first and the worker stops.
+            // A worker stops if a repartition topic rejects an oversized record, so no plan combines `repartition` with oversized records.
             && (!has("repartition = true") || !has("records too large for the output"));
         accepted && (self.is_ordered() && filter.keeps_window() || self.is_judged_by_keys())
     }
@@ -205,13 +204,13 @@ impl Options {
         &FILTERS[self.filter_number()]
     }
 
-    /// True if the plan can use [`ON_CHANGE`] and the order of the changes is known. A plan with a seed cannot use it, because seeded keys
-    /// have no content.
+    /// True if [`ON_CHANGE`] is allowed with the other options and the order of the changes is known. [`ON_CHANGE`] is not allowed with a
+    /// seed, because seeded keys have no content.
     fn may_emit_changes(&self) -> bool {
         self.filter().kind.is_on_disk() && self.has("no seed") && self.is_ordered()
     }
 
-    /// True if the earlier records of its partition determine the verdict on each record.
+    /// True if the verdict on each record depends only on the earlier records of its partition and on the seed.
     pub fn is_ordered(&self) -> bool {
         self.has("delivery = \"exactly_once\"") && self.is_in_order()
     }
@@ -221,7 +220,7 @@ impl Options {
         self.has("a space of one topic") && self.has("repartition = false")
     }
 
-    /// True if exactly one record of each key is unseen, regardless of the order.
+    /// True if exactly one record of each key is unseen, regardless of the order of the records. Records with seeded keys are never unseen.
     pub fn is_judged_by_keys(&self) -> bool {
         !self.rotates()
             && !self.has(ON_CHANGE)
@@ -248,16 +247,16 @@ impl Options {
             has_event_times: self.has(EVENT_TIMES),
             is_selective: self.has(WHEN),
             emits_changes: self.has(ON_CHANGE),
-            // Both variants compare the same content: of the fields that `except` does not list, only `/state` differs between records of a
-            // key.
+            // `field` and `except` compare the same content here: of the fields that `except` does not list, only `/state` differs between
+            // records of a key.
             content: if self.slices() == 1 { "field = \"/state\"" } else { "except = [\"/title\", \"/ts\", \"/kind\", \"/padding\"]" },
             has_rule: true,
         }
     }
 
     /// The configuration lines of the first of two entries with the same input, without the topic names and the lines of
-    /// [`Options::lines`]. `None` if the input has one entry. The window is twice as long as that of the second entry. `suffix` is appended
-    /// to the name of the space.
+    /// [`Options::lines`]. `None` if the input has one entry. The window is twice as long as the initial window of the second entry.
+    /// `suffix` is appended to the name of the space.
     pub fn rule(&self, memory: &Memory, suffix: &str) -> Option<String> {
         let lines = || format!("{}space = \"{RULE_SPACE}{suffix}\"\n{}", self.key_of(true), memory.rule_lines());
         (self.has(RULES) && memory.has_rule).then(lines)
@@ -295,7 +294,7 @@ impl Options {
         format!("key = [{}]\n{encoding}", parts.join(", "))
     }
 
-    /// The configuration lines of an entry, without the topic names, the key, and the lines of [`Memory::lines`].
+    /// The configuration lines of an entry, without the topic names, the space, the key, and the lines of [`Memory::lines`].
     pub fn lines(&self, dead_letters: &str, duplicates: &str) -> String {
         let has = |choice| self.has(choice);
         let mut lines = String::new();
@@ -355,7 +354,7 @@ impl Options {
     }
 }
 
-/// The configuration of an entry that a [`Change`] can change while all members are stopped, such as its filter and its window.
+/// The settings of the entries that can change while all members are stopped (see [`Change`]), such as the filter and the window.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Memory {
@@ -385,7 +384,7 @@ pub enum Change {
     /// Capacity, rate, and `adapt`.
     Size,
     Slices,
-    /// Twice the length of the window, or back.
+    /// From the initial window to a window of twice the length, or back.
     Window,
     /// From event times to Kafka's timestamps or back.
     Time,
@@ -422,7 +421,7 @@ impl Memory {
     }
 
     /// The false-positive rate of a server that uses the worker's filter, without the exact store that `confirm` adds. `None` if a server
-    /// cannot use the filter, or if the filter does not keep the window.
+    /// cannot use the filter, or if the filter is `stable`, which does not keep the window.
     pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
         let filter = &FILTERS[self.filter];
         let is_possible = filter.has_capacity() && (!retracts || filter.can_retract() && !filter.confirm);
@@ -439,8 +438,8 @@ impl Memory {
         }
     }
 
-    /// The configuration lines of the filter. Either the false-positive rate is so low that no false positive is expected, or `confirm`
-    /// corrects the false positives.
+    /// The configuration lines of the window, the filter, `time`, `when`, and `emit`. Either the false-positive rate is so low that no
+    /// false positive is expected, or `confirm` corrects the false positives.
     pub fn lines(&self) -> String {
         let Self { window, slices, .. } = self;
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };
@@ -463,8 +462,8 @@ impl Memory {
         if self.has_event_times { "time = { field = \"/ts\", optional = true }\n" } else { "" }
     }
 
-    /// The configuration lines of the entry for records with the header `rule`. A [`Change`] affects only the `time` and the `when` of this
-    /// entry.
+    /// The configuration lines of the entry for records with the header `rule`. Of the lines of this entry, a [`Change`] can change only
+    /// `time` and `when`.
     fn rule_lines(&self) -> String {
         let window = 2 * self.first_window;
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };

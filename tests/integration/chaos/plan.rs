@@ -1,6 +1,6 @@
-//! A plan, drawn from a seed: a configuration and faults over a stream.
+//! A plan, drawn from a seed: a configuration, and faults while a stream is produced.
 //!
-//! As text, a plan has one line for the configuration and one line for each fault. To reduce a failing plan, delete lines.
+//! As text, a plan has one line for the configuration and one line for each fault. To reduce a failing plan, delete lines of faults.
 
 use super::options::{Change, EVENT_TIMES, ON_CHANGE, Options};
 use super::truth::ServerFilter;
@@ -78,9 +78,9 @@ pub enum Fault {
     MoveLeaders,
     /// The brokers restart one after the other.
     RollBrokers,
-    /// The state is damaged while the worker is stopped.
+    /// A worker is killed or stops gracefully, its state is damaged, and it starts again.
     State { harm: Harm, killed: bool },
-    /// The files of a worker cannot grow beyond `kib` until the limit is lifted or the worker is killed.
+    /// The files of a worker cannot grow beyond `kib` KiB until the limit is lifted or the worker is killed.
     FullDisk { kib: u64, killed: bool },
     /// All members stop and start with another configuration.
     Change(Change),
@@ -226,7 +226,8 @@ impl Step {
         let mut had = BTreeSet::new();
         let mut steps = Vec::new();
         while steps.len() < bounds.faults.div_ceil(2) {
-            // The time for which a killed broker stays down: it restarts at once, before its session timeout of 4 s, or after it.
+            // The duration of the fault. A killed broker restarts at once, within its session timeout of 4 s, or after its session has
+            // expired.
             let ms = pick(random, &[0, 2_000, 8_000]);
             let (number, worker_too) = (random.below(bounds.brokers), random.below(2) == 0);
             let ail = |ailment, ms| Fault::OneBroker { ailment, number, ms, worker_too };
@@ -374,14 +375,15 @@ impl Harm {
     }
 }
 
-/// Draws a fault point and returns it in the format of `UNSEEN_FAULT`. For some points, also arms an earlier step that fails, to make the
-/// worker reach the point.
+/// Draws a fault point and returns it in the format of `UNSEEN_FAULT`. A worker reaches some points only after a failure, so for these
+/// points, also makes an earlier step fail.
 fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> String {
-    // In these plans, no partition warms up with a changelog, and no partition is rebuilt without one.
+    // A worker must be able to reach the point. In chaos plans, partitions warm up only without a changelog and are rebuilt only with one.
     let has_changelog = conditions.options.has("state.changelog = true");
     let is_passed = |point: &str| match point.split('.').next() {
         Some("warm_up") => !has_changelog,
-        // The worker reaches these points only after its state is damaged. Without a changelog, the damage can cause duplicates.
+        // To make the worker reach these points, `arm` damages its state. Without a changelog, the damage can cause duplicates, so only
+        // plans with a changelog have these points.
         Some("rebuild" | "quarantine") => has_changelog,
         _ => point != "restore.cold",
     };

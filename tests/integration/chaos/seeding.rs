@@ -1,4 +1,4 @@
-//! The seed of a plan: keys that another tool has seen before the plan begins.
+//! Seeds the group of a plan with `unseen seed`, as if another tool had already emitted some keys of the stream.
 
 use super::options::{EVENT_TIMES, RULES};
 use super::stage::Stage;
@@ -10,7 +10,8 @@ use std::fs;
 
 impl Stage<'_> {
     pub fn seed(&mut self) {
-        // `unseen seed` writes keys of a single space, and a group cannot be seeded twice.
+        // `unseen seed` writes keys of a single space, and a group cannot be seeded twice. So only keys in the space of the last entry are
+        // seeded.
         let is_of_space = |record: &&TestRecord| truth::is_judged(record) && !truth::is_of_first_entry(record);
         let some = self.stream.records.iter().filter(is_of_space).skip(3).step_by(7);
         let options = &self.conditions.options;

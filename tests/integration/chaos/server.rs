@@ -43,7 +43,7 @@ pub struct Server {
     /// only the output shows which records the worker has processed.
     output: Option<Reader>,
     sights: Vec<Sight>,
-    /// Each answer with the end offsets of the input after the answer. An end offset is `i64::MAX` if the broker did not respond.
+    /// Each answer with the end offsets of the input after the answer. If the broker did not respond, all end offsets are `i64::MAX`.
     answers: Vec<(Answer, Vec<i64>)>,
 }
 
@@ -125,7 +125,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends the fault when it is due and queries the server at intervals. Panics if the server has exited by itself.
+    /// Ends the server's fault when its time is over, and queries the server at intervals. Panics if the server has exited by itself.
     pub fn tend_server(&mut self) {
         let Some(server) = &mut self.server else { return };
         if let Some(status) = server.process.as_mut().and_then(Worker::ended) {
@@ -170,7 +170,8 @@ impl Stage<'_> {
         });
         let came = came.collect();
         let (Some(offsets), Some(there)) = (self.group_offsets(), self.ends(1, &self.changelog())) else { return };
-        // The commit marker of a transaction can reach the offsets topic before it reaches the changelog, which the server reads.
+        // The commit marker of a transaction can reach the offsets topic before it reaches the changelog, which the server reads. So this
+        // waits until the last stable offsets of the changelog have reached the high watermarks `there`.
         let stands = |stage: &mut Self| {
             stage.ends(0, &stage.changelog()).is_some_and(|ends| ends.iter().zip(&there).all(|(end, there)| end >= there))
         };
@@ -218,7 +219,7 @@ impl Stage<'_> {
                     server.answers.push((Answer { as_of_ms, seen, rate }, ends));
                 }
             }
-            _ => panic!("the server says {code}: {body}"),
+            _ => panic!("the server responded with status {code}: {body}"),
         }
     }
 
@@ -253,7 +254,7 @@ impl Stage<'_> {
             .map(|(user, item)| ["BF.EXISTS".to_owned(), format!("news:{{{user}}}"), item.to_owned()].into());
         let replies = Asker::connect(&server.addresses.0).ask_all(&commands.collect::<Vec<_>>());
         let (last, _) = server.answers.last().expect("it was just asked");
-        assert!(last.as_of_ms >= now, "an answer is older than the one before");
+        assert!(last.as_of_ms >= now, "`as_of_ms` of the last answer is before the time that the test waited for");
         let same = last.seen.iter().zip(&replies).all(|(&seen, reply)| *reply == Reply::Integer(seen.into()));
         assert!(same, "Redis clients and HTTP clients get different answers");
         server.process.take().expect("it runs").drain();
@@ -269,7 +270,7 @@ impl Stage<'_> {
         let before: BTreeSet<_> = self.stream.records[..BEFORE].iter().map(truth::id).collect();
         let last = server.sights.last().expect("the last is of the end");
         let is_brought = self.conditions.options.has("repartition = true");
-        // `inputs` may lack the first records of the input, so records are counted from the end.
+        // With `start = "latest"`, `inputs` lacks the first records of the input, so records are counted from the end.
         let index = |offsets: &[i64]| -> Vec<usize> {
             let records = inputs[0].iter().map(Vec::len).zip(&last.offsets).zip(offsets);
             records.map(|((count, end), offset)| count.saturating_sub(usize::try_from(end - offset).unwrap_or(0))).collect()

@@ -26,7 +26,7 @@ impl BitAnd for Promise {
     }
 }
 
-/// The rows of all tables whose columns are the promises.
+/// The rows of all tables with the columns "nothing lost", "nothing twice", and "exact".
 pub fn rows() -> BTreeMap<String, Promise> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/contributing/promises.md");
     let text = std::fs::read_to_string(page).expect("the page");

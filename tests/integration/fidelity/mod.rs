@@ -147,7 +147,7 @@ impl Side for Simulated {
     }
 }
 
-/// Plays a plan on both clusters. Returns the first difference, with up to 30 observations before it.
+/// Plays a plan on the simulated cluster and on a real broker. Returns the first difference, with up to 30 observations before it.
 fn compare(names: &Names, plan: &[Op], seed: u64) -> Result<(), String> {
     let options = Options { brokers: 1, epoch_ms: runtime::wall_clock(), ..Options::default() };
     let simulated = Simulation::run(seed, options, |simulation| play(&Simulated(simulation.clone()), names, plan));
@@ -162,7 +162,8 @@ fn compare(names: &Names, plan: &[Op], seed: u64) -> Result<(), String> {
     Err(format!("seed {seed}\n{}\nsimulated: {}\nreal:      {}", simulated[at.saturating_sub(30)..at].join("\n"), simulated[at], real[at]))
 }
 
-/// `UNSEEN_FIDELITY_SEED=N` plays the plan of seed N. `UNSEEN_FIDELITY_PLANS=M` plays the plans of M consecutive seeds.
+/// Plays the plans of consecutive seeds: seeds 0 and 1 by default. `UNSEEN_FIDELITY_SEED` sets the first seed, and `UNSEEN_FIDELITY_PLANS`
+/// sets the number of plans.
 #[test]
 fn simulated_cluster_behaves_like_a_real_one() {
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));

@@ -9,7 +9,7 @@ pub struct Who {
     pub is_fenced: bool,
 }
 
-/// A topic by its index in [`Names::TOPICS`] and a partition.
+/// A partition: the index of its topic in [`Names::TOPICS`], and its number.
 #[derive(Clone, Copy, Debug)]
 pub struct To(pub usize, pub i32);
 
@@ -32,7 +32,7 @@ pub enum Op {
     Send(Who, To, Vec<Kind>),
     /// Writes a copy of a record, with changed headers.
     Copy(Who, To, To),
-    /// Adds an offset of the plain topic to the transaction `count` times, with metadata of this length. With `is_stale`, the producer
+    /// Adds an offset of the plain topic to the transaction `count` times, with `metadata` bytes of metadata. With `is_stale`, the producer
     /// sends the offset in the name of a former group member.
     SendOffset {
         who: Who,

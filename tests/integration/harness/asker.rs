@@ -75,7 +75,7 @@ impl Asker {
                 bytes.truncate(length);
                 bytes
             })),
-            _ => panic!("no answer of RESP2: {line:?}"),
+            _ => panic!("not a RESP2 reply: {line:?}"),
         }
     }
 }

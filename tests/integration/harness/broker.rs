@@ -100,8 +100,9 @@ fn succeeds(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// The brokers of a single test, which may kill them. scripts/kafka restarts a killed broker on the same port with its data, unless
-/// [`OwnBroker::take_down`] killed it. The parameter `at` of the methods is the index of a broker, from 0.
+/// The brokers of a single test, which may kill them. scripts/kafka restarts a broker that was killed, on the same port and with its data.
+/// If [`OwnBroker::take_down`] killed the broker, the restart waits for [`OwnBroker::repair`]. The parameter `at` of the methods is the
+/// index of a broker, from 0.
 pub struct OwnBroker {
     fault: Option<(usize, BrokerFault)>,
     script: Script,
@@ -119,7 +120,7 @@ pub struct OwnBroker {
 pub enum BrokerFault {
     Down,
     Paused,
-    /// The thread pauses the broker for 180 of every 200 ms. It ends when the sender is dropped.
+    /// The thread pauses the broker for 180 of every 200 ms, until the sender is dropped.
     Slow(mpsc::Sender<()>, JoinHandle<()>),
 }
 
@@ -128,14 +129,14 @@ impl OwnBroker {
         Self::start_brokers(1, &[])
     }
 
-    /// Starts an empty broker for up to 10,000 partitions. It needs a larger heap, because with the usual heap it would spend all its time
-    /// on garbage collection.
+    /// Starts an empty broker for up to 10,000 partitions. With the heap of the other test brokers, this broker would spend all its time on
+    /// garbage collection, so its heap is larger.
     pub fn start_large() -> Self {
         let flags = std::env::var("UNSEEN_KAFKA_JVM").unwrap_or_else(|_| "-Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1".to_owned());
         Self::start_brokers(1, &[("UNSEEN_KAFKA_JVM", &flags)])
     }
 
-    /// Starts an empty cluster of three brokers. All topics get three replicas and `min.insync.replicas = 2`.
+    /// Starts an empty cluster of three brokers. By default, topics get a replication factor of 3 and `min.insync.replicas = 2`.
     pub fn start_cluster() -> Self {
         Self::start_brokers(3, &[])
     }
@@ -205,7 +206,7 @@ impl OwnBroker {
     }
 
     pub fn wait_until_back(&mut self) {
-        assert_eq!(numbered(&said(&self.lines, "ready")), (0, self.script.address.clone()), "the broker came back elsewhere");
+        assert_eq!(numbered(&said(&self.lines, "ready")), (0, self.script.address.clone()), "the restarted broker has another address");
         self.ready[0] = true;
     }
 
@@ -241,7 +242,7 @@ impl OwnBroker {
         self.fault = Some((at, BrokerFault::Slow(sender, thread)));
     }
 
-    /// Ends the fault of a broker, if there is one. The broker may take a while to return.
+    /// Ends the current fault of a broker, if there is one. Does not wait until the broker is ready.
     pub fn repair(&mut self) {
         match self.fault.take() {
             None => {}
@@ -260,7 +261,7 @@ impl OwnBroker {
         signal(self.dir.path(), at, "-TERM");
     }
 
-    /// True if no broker has a fault, all brokers are ready, and every partition has all its replicas in sync.
+    /// True if no broker has a fault, all brokers are ready, and every partition has a leader and all its replicas in sync.
     pub fn is_whole(&mut self) -> bool {
         self.update_ready();
         self.fault.is_none() && self.ready.iter().all(|&ready| ready) && self.has_full_isr()
@@ -271,7 +272,7 @@ impl OwnBroker {
         self.metadata().is_some_and(|metadata| metadata.topics().iter().flat_map(MetadataTopic::partitions).all(is_full))
     }
 
-    /// The smallest number of replicas that any partition has, in sync or not. `None` if the brokers do not respond.
+    /// The smallest number of replicas that any partition has, in sync or not. `None` if the brokers do not respond or have no topics.
     pub fn fewest_replicas(&self) -> Option<usize> {
         let metadata = self.metadata()?;
         metadata.topics().iter().flat_map(MetadataTopic::partitions).map(|partition| partition.replicas().len()).min()
@@ -282,7 +283,7 @@ impl OwnBroker {
         consumer.fetch_metadata(None, Duration::from_secs(2)).ok()
     }
 
-    /// Ends the fault of a broker and waits until all brokers are ready and every partition has all its replicas in sync.
+    /// Ends the current fault of a broker, if there is one, and waits until [`OwnBroker::is_whole`].
     pub fn wait_until_whole(&mut self) {
         self.repair();
         wait_until("all replicas are in sync", 2 * PATIENCE, || self.is_whole().then_some(()));
@@ -297,7 +298,7 @@ impl OwnBroker {
         while let Ok(line) = self.lines.try_recv() {
             let (at, address) =
                 numbered(line.strip_prefix("ready ").unwrap_or_else(|| panic!("unexpected output of scripts/kafka: `{line}`")));
-            assert_eq!(address, self.addresses[at], "a broker came back elsewhere");
+            assert_eq!(address, self.addresses[at], "the restarted broker has another address");
             self.ready[at] = true;
         }
     }
@@ -330,7 +331,7 @@ impl Drop for OwnBroker {
 
 fn signal(dir: &Path, at: usize, signal: &str) {
     let pid = fs::read_to_string(dir.join(format!("broker{}.pid", at + 1))).expect("the broker's process ID");
-    assert!(succeeds(Command::new("kill").args([signal, pid.trim()])), "the broker cannot be sent {signal}");
+    assert!(succeeds(Command::new("kill").args([signal, pid.trim()])), "`kill {signal}` failed for the process of a broker");
 }
 
 /// Parses `NUMBER ADDRESS` from scripts/kafka, which numbers brokers from 1. Returns the index from 0 and the address.

@@ -31,7 +31,7 @@ pub fn difference(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) -> O
 fn describe(expected: &[TestRecord], actual: &[TestRecord], at: usize) -> Option<String> {
     match (expected.get(at), actual.get(at)) {
         (None, None) => None,
-        (Some(wanted), None) => Some(format!("lost, and all that should follow\n  expected {}", show(wanted))),
+        (Some(wanted), None) => Some(format!("lost, and so are all records after it\n  expected {}", show(wanted))),
         (wanted, Some(got)) if actual[..at].contains(got) => {
             let first = actual[..at].iter().position(|earlier| earlier == got).unwrap_or_default();
             let wanted = wanted.map_or_else(|| "the end".to_owned(), show);

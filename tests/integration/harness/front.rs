@@ -58,8 +58,8 @@ pub fn api(request: &[u8]) -> (i16, i16) {
     (number(0), number(2))
 }
 
-/// Changes an `ApiVersions` response in place. If `most` is set, the broker seems to support the API with the key `limited` only up to
-/// version `most`. Otherwise, the broker seems not to support that API.
+/// Changes an `ApiVersions` response in place. With `most`, the response reports `most` as the highest supported version of the API with
+/// the key `limited`. Without `most`, the response does not list that API.
 pub fn limit_api(request: &[u8], answer: &mut [u8], limited: i16, most: Option<i16>) {
     // The entries follow the correlation ID, the error code, and the number of entries. From version 3 on, the number takes one byte
     // instead of four, and each entry ends with a byte for tagged fields.
@@ -67,7 +67,7 @@ pub fn limit_api(request: &[u8], answer: &mut [u8], limited: i16, most: Option<i
     while at + size <= answer.len() && answer[at..at + 2] != limited.to_be_bytes() {
         at += size;
     }
-    assert!(at + size <= answer.len(), "the broker does not know requests of type {limited}");
+    assert!(at + size <= answer.len(), "the ApiVersions response of the broker does not list API key {limited}");
     match most {
         Some(most) => answer[at + 4..at + 6].copy_from_slice(&most.to_be_bytes()),
         // Replaces the API key with one that no client knows.

@@ -1,6 +1,7 @@
 //! The harness of the integration tests: a real broker, the real binary, and the exact expected output.
 //!
-//! No wait in the harness has a fixed length. Every wait has a condition and a deadline and fails with a message about the condition.
+//! The harness never sleeps for a fixed time to wait for an effect. It polls for the effect, usually with [`wait_until`], which panics at
+//! its deadline with a message about the missing effect.
 
 #![allow(dead_code, unused_imports, reason = "a harness may offer more than today's tests use")]
 
@@ -53,10 +54,11 @@ pub use worker::{Worker, logged, unseen, unseen_with};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The timeout of requests that a healthy broker answers at once.
+/// The timeout of most requests and waits. A healthy broker or server needs much less time.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls until `condition` returns a value. Panics with `what` after `timeout`.
+/// Calls `condition` repeatedly until it returns a value, and returns the value. After `timeout`, panics with a message that ends with
+/// `what`.
 pub fn wait_until<T>(what: &str, timeout: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + timeout;
     loop {

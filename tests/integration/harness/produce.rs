@@ -43,7 +43,7 @@ impl Feed {
         let thread = std::thread::spawn(move || {
             let producer = Idempotent::new(&broker);
             let mut due = Instant::now();
-            // The size of a burst. The feed sends a burst every 10 ms.
+            // The number of records that are due in 10 ms, rounded down, but at least one.
             let burst = (per_second / 100).max(1);
             for records in records.chunks(burst as usize) {
                 while count.load(Ordering::Relaxed) >= gate.load(Ordering::Relaxed) {
@@ -64,7 +64,7 @@ impl Feed {
         Self { sent, allowed, thread: Some(thread) }
     }
 
-    /// Raises the total number of records that the feed may send to `records`. Never lowers it.
+    /// Allows the feed to send `records` records in total. Does nothing if the feed is already allowed to send more.
     pub fn allow(&self, records: usize) {
         self.allowed.fetch_max(records, Ordering::Relaxed);
     }

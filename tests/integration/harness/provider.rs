@@ -35,7 +35,8 @@ struct Shared {
 }
 
 impl TokenProvider {
-    /// Starts an endpoint that signs its tokens with the private key `key`, in PEM format. The tokens expire after `lifetime`.
+    /// Starts an endpoint that signs its tokens with the private key `key`, in PEM format. A token that a client requests expires after
+    /// `lifetime`.
     pub fn start(key: &str, lifetime: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let secret = unique("client-secret");

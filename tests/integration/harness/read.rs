@@ -17,8 +17,8 @@ pub fn read_committed(broker: &str, topic: &str, partitions: usize) -> Vec<Vec<T
     reader.records
 }
 
-/// Reads until there are `total` committed records and no transaction is open. Returns all committed records. Panics if there are fewer
-/// than `total` after `timeout`, or when the worker has exited.
+/// Reads until there are `total` committed records and no transaction is open. Returns all committed records. Panics if the topic still
+/// has fewer than `total` records after `timeout` or after the worker has exited.
 pub fn wait_for_output(
     broker: &str,
     topic: &str,
@@ -94,8 +94,8 @@ impl Reader {
                 Err(KafkaError::PartitionEOF(partition)) => self.at_end[index(partition)] = true,
                 // The broker may become available again. If not, the caller's deadline ends the wait.
                 Err(KafkaError::MessageConsumption(BrokerTransportFailure | AllBrokersDown | OperationTimedOut)) => {}
-                // The worker can delete the first records of an internal topic after this consumer has looked up the first offset. The new
-                // assignment looks it up again.
+                // The worker can delete the first records of an internal topic after this consumer has looked up the first offset. After a
+                // new assignment, the consumer looks up the first offset again, unless it has already read a record.
                 Err(KafkaError::MessageConsumption(AutoOffsetReset)) => self.assign(),
                 Err(error) => panic!("{} cannot be read: {error}", self.topic),
             }

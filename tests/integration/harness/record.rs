@@ -13,7 +13,7 @@ pub struct TestRecord {
 }
 
 impl TestRecord {
-    /// The expected dead letter of this record, which was read at `offset` of `topic`.
+    /// The expected dead letter of this record, if the worker has read the record at `offset` of `topic`.
     pub fn dead_letter(&self, topic: &str, offset: i64, class: &str, message: &str) -> Self {
         let mut letter = self.clone();
         let partition = self.partition.to_string();

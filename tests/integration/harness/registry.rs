@@ -37,7 +37,7 @@ impl SchemaRegistry {
         &self.url
     }
 
-    /// Registers the schemas with their IDs. The list has the format of a response to `GET /schemas`.
+    /// Registers a list of schemas with their IDs. The list has the format of a response to `GET /schemas`.
     pub fn put(&self, schemas: &serde_json::Value) {
         self.control("POST", "/test/schemas", &schemas.to_string());
     }

@@ -1,6 +1,6 @@
 //! Finds transactions without a commit or abort marker in the segments on a broker's disk.
 //!
-//! If partitions have no replicas, a killed broker can lose the marker of a transaction. `read_committed` consumers then never see the
+//! With a replication factor of 1, a killed broker can lose the marker of a transaction. `read_committed` consumers then never see the
 //! records of the transaction, or see them only when the next transaction of the same producer is committed. The segments contain batches
 //! in version 2 of the format "Record Batch" in Kafka's documentation.
 
@@ -24,7 +24,7 @@ pub fn transactions_without_end(broker: &Path, prefix: &str) -> Vec<String> {
         segments.sort();
         // Maps the ID of each producer with an open transaction to its epoch and to the first offset of the transaction.
         let mut open: BTreeMap<i64, (i16, i64)> = BTreeMap::new();
-        let mut lost = |offset: i64| found.push(format!("a transaction has no end in {} from offset {offset}", partition.display()));
+        let mut lost = |offset: i64| found.push(format!("no end marker in {} for the transaction at offset {offset}", partition.display()));
         for segment in segments {
             let bytes = fs::read(segment).expect("a segment");
             let mut left = &*bytes;

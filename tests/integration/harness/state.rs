@@ -46,8 +46,8 @@ pub fn flip(path: &Path) {
     file.write_all_at(&bytes.map(|byte| !byte), at).expect("its middle can be written");
 }
 
-/// Flips a bit in a page of a filter and writes the page with a valid RocksDB checksum, as if memory was corrupt before the page was
-/// written. Returns `false` if there is no page to read.
+/// Flips a bit in a page of a filter and writes the page with a valid RocksDB checksum, as if the memory of the worker had been corrupt
+/// before it wrote the page. Returns `false` if there is no page.
 pub fn damage_page(state: &Path) -> bool {
     let db = open(state);
     let page = db.iterator(IteratorMode::Start).flatten().find(|(key, _)| key.starts_with(b"p"));

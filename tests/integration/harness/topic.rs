@@ -178,7 +178,7 @@ impl Group {
         Self { consumer, topic: topic.to_owned(), partitions: all }
     }
 
-    /// The committed offset of each partition, or 0 before the first commit. `None` if the broker does not respond.
+    /// The committed offset of each partition, or 0 before the first commit. `None` if the request fails.
     pub fn committed(&self) -> Option<Vec<i64>> {
         let committed = self.consumer.committed_offsets(self.partitions.clone(), Duration::from_secs(1)).ok()?;
         committed.elements().iter().map(|element| element.error().ok().map(|()| element.offset().to_raw().unwrap_or(0).max(0))).collect()
@@ -195,7 +195,7 @@ impl Group {
 
 pub fn client(broker: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
-    // By default, librdkafka would wait for 15 minutes before it looks for a missing leader again.
+    // If a partition has no leader, requests for its watermarks fail until the cached metadata expires, by default after 15 minutes.
     config.set("bootstrap.servers", broker).set("metadata.max.age.ms", "1000");
     config
 }

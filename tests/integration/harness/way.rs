@@ -66,7 +66,8 @@ impl Way {
         lock(&self.shared).width = Some(bytes_a_second);
     }
 
-    /// Holds back the next `EndTxn` request and closes its connection, so that the client sends the request again.
+    /// Holds back the next `EndTxn` request and closes its connection, so that the client sends the request again. Has no effect on
+    /// connections whose bandwidth [`Way::narrow`] limits.
     pub fn hold_end(&self) {
         lock(&self.shared).holds_end = true;
     }
@@ -98,7 +99,8 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Connects a client to the target. If there is no target or the proxy is cut, drops the client.
+/// Connects a client to the target. If there is no target, the proxy is cut, or the target does not accept a connection, closes the
+/// client's connection.
 fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     let mut shared = lock(way);
     let Some(target) = shared.target.as_ref().filter(|_| !shared.is_cut) else { return };

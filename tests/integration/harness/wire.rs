@@ -24,14 +24,14 @@ pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
     put(&mut request, &[&(-1_i16).to_be_bytes(), &(-1_i16).to_be_bytes(), &TIMEOUT_MS.to_be_bytes(), &1_i32.to_be_bytes()]);
     string(&mut request, topic);
     put(&mut request, &[&1_i32.to_be_bytes(), &records[0].partition.to_be_bytes(), &length(&batch).to_be_bytes(), &batch]);
-    // The error code follows the correlation ID, the topic, and the partition.
+    // The error code follows the correlation ID, the number of topics, the topic, the number of partitions, and the partition.
     let code_at = 4 + 4 + 2 + topic.len() + 4 + 4;
     leader(broker, topic, records[0].partition).and_then(|leader| ask(&leader, &request).ok()).map_or(-1, |answer| code(&answer, code_at))
 }
 
-/// Moves the first replica of every partition to the end of its list of replicas. This only changes the preferred replicas, and
-/// [`elect_first_replicas`] moves the leaders. Kafka's internal topics are included, so the coordinators move, too. Returns `false` if no
-/// broker accepts the request.
+/// Moves the first replica of every partition to the end of its list of replicas, which changes the preferred leader. The leaders move only
+/// when [`elect_first_replicas`] is called. Kafka's internal topics are included, so the coordinators of groups and transactions move, too.
+/// Returns `false` if the request fails.
 pub fn move_leaders(broker: &str) -> bool {
     let Some(metadata) = metadata(broker, None) else { return false };
     let mut request = header(45, 0);
@@ -48,7 +48,7 @@ pub fn move_leaders(broker: &str) -> bool {
         request.push(0);
     }
     request.push(0);
-    // The error code follows the correlation ID, tags, and the throttle time.
+    // The error code follows the correlation ID, the tagged fields of the header, and the throttle time.
     any(broker, &request).is_some_and(|answer| code(&answer, 4 + 1 + 4) == 0)
 }
 

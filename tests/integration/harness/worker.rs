@@ -9,16 +9,16 @@ use std::time::Duration;
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running `unseen run`, or another command that runs until it is stopped. Dropping the value kills the process. If the test has failed,
-/// the drop also prints the end of the log.
+/// A process of `unseen run`, `unseen serve`, or `unseen dlq redrive`. Dropping the value kills the process. If the test has failed, the
+/// drop also prints the end of the log.
 pub struct Worker {
     child: Child,
-    /// A shell that kills the worker when its stdin ends, even if the test process is killed.
+    /// A shell that kills the worker when the stdin of the shell ends, which also happens if the test process is killed.
     guard: Child,
     log: PathBuf,
-    /// Writes the log of a worker whose file sizes can be limited. The process exits with the worker.
+    /// Writes the log file of a worker from [`Worker::start_armed`]. This process exits with the worker.
     pump: Option<Child>,
-    /// The offset in the log file where the output of this process starts. Earlier processes with the same name wrote to the same file.
+    /// The offset in the log file where the output of this process starts. Earlier processes may have written to the same file.
     log_start: usize,
 }
 
@@ -48,7 +48,7 @@ impl Worker {
     pub fn start_armed(config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#, env!("CARGO_BIN_EXE_unseen")]);
-        // Another process writes the log file, because the worker cannot extend it after [`Worker::limit_files`].
+        // Another process writes the log file, because [`Worker::limit_files`] limits all files that the worker itself writes.
         let mut pump = Command::new("cat").stdin(Stdio::piped()).stdout(append_to(log)).spawn().expect("cat starts");
         command.stderr(pump.stdin.take().expect("its stdin is a pipe"));
         let mut worker = Self::spawn(command, "run", config, overrides, faults, log);
@@ -95,7 +95,7 @@ impl Worker {
 
     fn prlimit(&self, limit: &str) {
         let status = Command::new("prlimit").arg(format!("--fsize={limit}:")).arg("--pid").arg(self.child.id().to_string()).status();
-        assert!(status.is_ok_and(|status| status.success()), "the limit could not be set; is prlimit of util-linux there?");
+        assert!(status.is_ok_and(|status| status.success()), "`prlimit --fsize` failed; is util-linux installed?");
     }
 
     pub fn pid(&self) -> u32 {
@@ -198,7 +198,7 @@ impl Drop for Worker {
 
 /// The last value that the log shows for a field such as `aborts`.
 pub fn logged(log: &str, name: &str) -> u64 {
-    let (_, after) = log.rsplit_once(&format!(" {name}=")).unwrap_or_else(|| panic!("the log tells no `{name}`"));
+    let (_, after) = log.rsplit_once(&format!(" {name}=")).unwrap_or_else(|| panic!("the log has no field `{name}`"));
     let digits = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
     after[..digits].parse().expect("a number")
 }

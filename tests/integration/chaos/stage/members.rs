@@ -1,6 +1,7 @@
 //! The processes of the members.
 //!
-//! If a worker exits for an acceptable reason (see `Stage::why`), the test restarts it. Any other exit fails the plan.
+//! If a worker exits by itself for an acceptable reason (see `Stage::why`), the test restarts the worker. If a worker exits for any other
+//! reason, the plan fails.
 
 use super::super::plan::Conditions;
 use super::Stage;

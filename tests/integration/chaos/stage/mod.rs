@@ -24,7 +24,7 @@ const PACE: u32 = 6_000;
 /// The number of records that the feed may send beyond the position of the next fault, so that workers have records to read during the
 /// fault.
 const LEAD: usize = 4_000;
-/// The number of records at the end that the feed holds back until all faults are over (see [`Stage::allow`]).
+/// The number of records at the end of the stream that [`LEAD`] does not include (see [`Stage::allow`]).
 const LAST: usize = 1_000;
 
 /// The number of records that are produced before the group starts.
@@ -34,7 +34,7 @@ pub struct Stage<'a> {
     pub conditions: &'a Conditions,
     pub stream: Stream,
     pub broker: Option<&'a mut OwnBroker>,
-    /// True once a broker has been killed, stopped, restarted, or slow.
+    /// True once a broker has been killed, paused, slowed down, or restarted.
     pub broker_failed: bool,
     /// The end of the current fault of one of three brokers. `None` if no broker has such a fault.
     pub ailment_ends: Option<Instant>,
@@ -120,7 +120,7 @@ impl<'a> Stage<'a> {
         }
         stage.start(0, "");
         if let Some(other) = &stage.other {
-            // The group reads both topics at the same time, so the order of their keys is not determined.
+            // The group reads this topic at the same time as the input, so the order of the records of the two topics is not determined.
             produce(address, other, stage.stream.records.iter().step_by(3));
         }
         let rest = stage.stream.records[BEFORE..].to_vec();
@@ -128,7 +128,8 @@ impl<'a> Stage<'a> {
         stage
     }
 
-    /// Waits for a condition. Meanwhile, takes care of the members, the brokers, and the server. Panics after [`LIMIT`].
+    /// Waits for a condition. Meanwhile, restarts members that have exited, ends faults whose time is over, and queries the server. Panics
+    /// after [`LIMIT`].
     pub fn wait(&mut self, what: &str, condition: impl FnMut(&mut Self) -> bool) {
         assert!(self.wait_for(LIMIT, condition), "not within {LIMIT:?}: {what}");
     }
@@ -169,8 +170,9 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Lets the feed send `records` records and [`LEAD`] more. The last [`LAST`] records must wait until all faults are over, because a
-    /// server with a changed configuration answers only after the workers have written to every partition with that configuration.
+    /// Lets the feed send `records` records and up to [`LEAD`] more. The additional records never include the last [`LAST`] records of the
+    /// stream. These records are kept for the end of the plan, because a server with a changed configuration answers only after the workers
+    /// have written to every partition with that configuration.
     pub fn allow(&mut self, records: usize) {
         let most = (records + LEAD).min(self.conditions.records - LAST).max(records);
         self.allowed = self.allowed.max(most);
@@ -219,7 +221,7 @@ impl<'a> Stage<'a> {
             // The committed offsets of the input do not show whether the workers have also read the repartition topic, so this waits for
             // the expected keys in the output.
             let keys = truth::keys(&self.conditions.options, &self.seeds, &inputs);
-            // Reading the whole output takes long enough, so the loop needs no further pause.
+            // If keys are still missing at the limit, `truth::check` reports one of them.
             self.wait_for(LIMIT, |stage| truth::lacks_nothing(&keys, &stage.stream.output()));
         }
         for at in self.running() {
@@ -255,7 +257,7 @@ impl Drop for Stage<'_> {
         self.members.iter_mut().for_each(|member| drop(member.worker.take()));
         drop(self.server.take());
         if std::thread::panicking() || std::env::var_os("UNSEEN_CHAOS_KEEP").is_some() {
-            // Only a person who investigates a failure needs these files, so the latest failure replaces the files of earlier ones.
+            // Only a person who investigates a failure needs these files, so they replace the files of an earlier run of the plan.
             let _ = fs::remove_dir_all(self.dir);
             let _ = fs::create_dir_all(self.dir.parent().unwrap_or(self.dir));
             let _ = fs::rename(self.stream.setup.dir(), self.dir);

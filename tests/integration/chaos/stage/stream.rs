@@ -47,7 +47,7 @@ fn records(conditions: &Conditions) -> Vec<TestRecord> {
         let some = records.iter_mut().filter(|_| random.below(10) == 0);
         some.for_each(|record| record.headers.push((RETRACT.to_owned(), Some(RETRACTS.into()))));
     }
-    // Oversized records are rare, because each of them aborts a transaction and needs its own.
+    // Oversized records are rare, because they abort transactions, and many aborts would slow the plan down.
     let rare = if conditions.options.has("records too large for the output") { 1_000 } else { 50 };
     let some = records.iter_mut().filter(|_| random.below(rare) == 0).collect::<Vec<_>>();
     let mut random = SplitMix(conditions.seed);

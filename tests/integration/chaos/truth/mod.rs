@@ -57,7 +57,7 @@ pub fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
 }
 
 /// The keys that must be emitted if each key is unseen exactly once. Excludes seeded keys and keys of records that the output rejects,
-/// because such keys may already count as seen.
+/// because such keys can count as seen although no record with them was emitted.
 pub fn keys(options: &Options, seeds: &[TestRecord], inputs: &[Vec<Vec<TestRecord>>]) -> BTreeSet<Vec<u8>> {
     let judged = || inputs.iter().flatten().flatten().filter(|record| is_judged(record));
     let apart: BTreeSet<_> = judged().filter(|record| is_refused(options, record)).chain(seeds).map(id).collect();
@@ -76,7 +76,7 @@ pub struct Written {
 }
 
 /// Panics unless the workers kept `promise`. `undisturbed` is the same promise without the delivery option. `before` has the records from
-/// before the group's start. Such records may be emitted if the promise allows the group to lose its start position.
+/// before the group's start. Unless the promise is exact, such records may be emitted, because the group may lose its start position.
 pub fn check(
     options: &Options,
     (promise, undisturbed): (Promise, Promise),
@@ -119,7 +119,7 @@ pub fn check(
     assert!(!promise.nothing_twice || more.is_none(), "{more:?}: a record without a lookup was emitted several times");
     let seeded = seeds.iter().map(id).find(|id| times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
     assert!(!promise.nothing_twice || seeded.is_none(), "key {seeded:?} was seeded, but was emitted");
-    // If the group reads records from before its start, a rejected one of them still makes its key seen.
+    // If the group reads records from before its start, a record that the output rejects still makes its key seen.
     let refused: BTreeSet<_> = before().filter(|record| is_refused(options, record)).map(id).collect();
     let lost = keys(options, seeds, inputs).into_iter().find(|id| !times.contains_key(id) && !refused.contains(id));
     let lost = lost.map(|id| String::from_utf8_lossy(&id).into_owned());
@@ -128,7 +128,7 @@ pub fn check(
     assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key was emitted several times");
 }
 
-/// Panics if an emitted record differs from the input records with the same trace.
+/// Panics unless each emitted record equals an input record with the same trace.
 fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[TestRecord], output: &[Vec<TestRecord>]) {
     let mut read: BTreeMap<Vec<u8>, Vec<TestRecord>> = BTreeMap::new();
     for record in inputs.iter().flatten().flatten().chain(before) {
@@ -142,7 +142,7 @@ fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[T
             *record == TestRecord { partition: if moves { record.partition } else { candidate.partition }, ..candidate.clone() }
         };
         let shown = || candidates.iter().map(show).collect::<Vec<_>>().join("\n  ");
-        assert!(candidates.iter().any(is_same), "the output has\n  {}\nbut what was read is\n  {}", show(record), shown());
+        assert!(candidates.iter().any(is_same), "the output has\n  {}\nbut the input has\n  {}", show(record), shown());
     }
 }
 

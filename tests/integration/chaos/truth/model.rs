@@ -87,7 +87,7 @@ impl<'o> Model<'o> {
         })
     }
 
-    /// Advances stream time to the time of a record. Returns `true` if the key of the record is remembered at that time.
+    /// Advances stream time if the record is later. Returns `true` if the key of the record is remembered at the resulting stream time.
     pub(super) fn remembers_when(&mut self, record: &TestRecord) -> bool {
         self.pass(time(record));
         self.remembers(&id(record))
@@ -163,8 +163,8 @@ impl<'o> Model<'o> {
 pub(super) fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], to: Destination) -> Vec<Vec<TestRecord>> {
     let of_partition = |(partition, records): (usize, &Vec<TestRecord>)| {
         let mut models = [false, true].map(|is_first| Model::new(options, is_first, seeds, partition));
-        // After a change of `emit`, the worker evaluates all records again, so a second model with the other `emit` also evaluates all
-        // records.
+        // After a change of `emit`, the worker evaluates all records again. A second model therefore evaluates all records with
+        // `emit = "first"`. It decides about the records that the worker read with that setting.
         let mut other = options.has(ON_CHANGE).then(|| Model { emits_changes: false, ..Model::new(options, false, seeds, partition) });
         let mut judge = |record: &TestRecord| {
             let is_first = is_of_first_entry(record);

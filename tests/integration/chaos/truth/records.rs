@@ -57,7 +57,7 @@ pub fn move_times(options: &Options, records: &mut [TestRecord], seed: u64) {
     }
 }
 
-/// Writes an event time into the value of a record, in one of five forms. Removes the field if there is no time.
+/// Writes an event time into the value of a record, in one of five forms. If `time` is not positive, removes the field.
 pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
     record.headers.retain(|(name, _)| name != EVENT_TIME);
     let is_encoded = record.value.as_deref().is_some_and(is_encoded);
@@ -115,7 +115,8 @@ fn is_encoded(value: &[u8]) -> bool {
     !value.starts_with(b"{")
 }
 
-/// A value above the size limit of the output is not compressed, so it stays above the limit.
+/// Encodes a value as base64 of gzip. If the value exceeds the size limit of the output, gzip stores it without compression, so the result
+/// exceeds the limit, too.
 fn encoded(value: &str) -> Vec<u8> {
     let level = if value.len() > LIMIT_BYTES { Compression::none() } else { Compression::fast() };
     let mut gzip = Vec::new();

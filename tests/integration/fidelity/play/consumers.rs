@@ -159,7 +159,7 @@ impl<S: Side> Player<'_, S> {
             self.reader.ends(of).ok(),
             self.consumer.last_stable_offset(of).ok(),
             self.side.end(of),
-            // A broker that sets timestamps uses its own clock, so the offset differs.
+            // The brokers set the timestamps of topic 2 from their own clocks, so the offset differs between the two clusters.
             self.consumer.offset_at(of, time).ok().filter(|_| to.0 != 2),
         )
     }

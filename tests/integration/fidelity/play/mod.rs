@@ -15,7 +15,7 @@ use unseen::runtime;
 
 const CALL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
-/// The age that the produced records have when the plan starts.
+/// The age of the produced records when the plan starts, except for records that are drawn as old, future, or timeless.
 const AGO_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 86_400_000;
 

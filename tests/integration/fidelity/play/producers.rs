@@ -39,7 +39,7 @@ impl<B: Broker> Slot<B> {
     }
 }
 
-/// A message without its long numbers, which depend on clocks.
+/// Replaces each word that has at least ten digits with `TIME`, because such long numbers depend on clocks.
 fn without_times(message: &str) -> String {
     let is_long = |word: &&str| word.chars().filter(char::is_ascii_digit).count() >= 10;
     message.split(' ').map(|word| if is_long(&word) { "TIME" } else { word }).collect::<Vec<_>>().join(" ")
