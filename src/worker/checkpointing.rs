@@ -80,7 +80,8 @@ impl<B: Broker> Worker<B> {
         due
     }
 
-    /// Writes the checkpoint of a state if it is due and all changes of the state are committed. Returns the number of bytes written.
+    /// Writes the checkpoint of a state, unless the last checkpoint is still current or some changes of the state are not committed.
+    /// Returns the number of bytes written.
     fn save(&mut self, id: StateId) -> u64 {
         self.check_stop();
         let Assignment { inputs, states, claims, .. } = &mut self.assignment;
