@@ -70,8 +70,8 @@ impl Rules {
         if self.emit == Emit::OnChange { exact.with_contents() } else { exact }
     }
 
-    /// Returns the expiry clock of a filter with these rules. `None` in a window by time until the first time is known, if keys expire
-    /// slice by slice.
+    /// Returns the expiry clock of a filter without an exact store. `None` in a window by time until the first time is known, except for a
+    /// `stable` filter.
     pub(super) fn expiry_clock(&self, filter: &dyn Filter) -> Option<Slice> {
         if self.is_sliced() { filter.slice() } else { Some(filter.expiry_clock()) }
     }

@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 3);
         assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 1);
         assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 0);
-        // More states than commits in an interval.
+        // There are more states than commits in an interval.
         let many = self::states(1000);
         let mut schedule = Schedule::new(start);
         let taken: usize = (0..100).map(|tick| schedule.take(&many, start + tick * INTERVAL / 10, INTERVAL, false).len()).sum();
