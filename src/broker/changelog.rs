@@ -14,7 +14,7 @@ const READ_MAX: usize = 1000;
 /// The number of polls with a fetch error after which [`ChangelogReader::read`] returns [`ReadEnd::Failed`]. Each record resets the count.
 const READ_ERRORS_MAX: u32 = 10;
 
-/// The longest wait for records in one poll, and the pause after an error. A stop request is noticed within this time.
+/// The longest wait for records in one poll, and the pause after an error. A stop request is noticed within twice this time.
 const READ_WAIT: Duration = Duration::from_millis(100);
 
 /// A committed changelog record. `value` is empty if the record has no value.
@@ -34,7 +34,7 @@ pub enum ReadEnd {
     Failed,
 }
 
-/// A client that reads and trims changelogs, one partition at a time. It does not join the consumer group.
+/// A client that reads changelogs and trims internal topics, one partition at a time. It does not join the consumer group.
 pub trait ChangelogReader {
     type Tail: ChangelogTail;
     fn tail(&self) -> &Self::Tail;
@@ -42,7 +42,8 @@ pub trait ChangelogReader {
     /// retried.
     fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error>;
     /// Passes the committed records from offset `from` up to offset `end` (exclusive) to `take`, in order. Stops early if `take` returns
-    /// false or `stop` returns true. Does not stop exactly at `end`, so `take` may also get later records.
+    /// false or `stop` returns true. Stops only at the end of the partition, once that is at least `end`, so `take` may also get records
+    /// past `end`.
     fn read<E: From<Error>>(
         &self,
         changelog: &TopicPartition,

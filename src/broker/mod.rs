@@ -175,7 +175,8 @@ pub trait Consumer {
     /// Returns the partitions that reported a fetch error and are due for a seek to their positions. The consumer drops their records until
     /// the seek. If the seek fails, a later call returns the partition again.
     fn errored_due(&self) -> Vec<TopicPartition>;
-    /// Continues reading at another offset. Fails if the partition is not being read.
+    /// Continues reading at another offset, after a resume if the partition is paused. Fails if the partition is not assigned, or if the
+    /// consumer stopped fetching it because its position was outside the log.
     fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
     fn pause(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error>;

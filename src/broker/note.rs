@@ -9,7 +9,7 @@ use std::fmt;
 /// The metadata of a committed offset. Metadata from other programs is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note {
-    /// The group's start offset. No record below this offset was judged.
+    /// The group's starting offset. No record below this offset was judged.
     pub first: Option<Offset>,
     /// Stream time at the commit. A warm-up must not advance stream time past this value.
     pub stream_time: Option<Timestamp>,

@@ -140,7 +140,7 @@ pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     stats.set_left_out(left_out);
 }
 
-/// A change of the topics that still requires a restart of the workers.
+/// A change of the selected topics for which the workers have not restarted yet.
 #[derive(Default)]
 struct Pending {
     lost: BTreeSet<String>,
@@ -162,7 +162,8 @@ impl Pending {
 /// Lists the topics periodically until the selection changes and returns the new selection. Returns `None` once `stop` is true.
 pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: &Stats, stop: &dyn Fn() -> bool) -> Option<Resolved> {
     let (base, read) = (config.topics_interval(), current.inputs());
-    // If no topic is read, a change interrupts nothing, and only these lists show whether the brokers answer. So the interval stays short.
+    // If no topic is read, a change interrupts nothing, and only the requests for the topic list show whether the brokers answer. So the
+    // interval stays short.
     let mut interval = if read.is_empty() { base } else { current.interval };
     let (mut pause, mut pending) = (interval, Pending::default());
     loop {

@@ -2,7 +2,7 @@
 //!
 //! Defines the format of these records, collects the changes that wait for a commit, and replays the records. Records contain fingerprints
 //! instead of filter bits, so that a filter of a different kind or size can be rebuilt from them. Does no I/O. A change is in the changelog
-//! only if its outputs are committed or, without transactions, written.
+//! only if the outputs of its record are committed or, without transactions, written.
 
 mod pending;
 mod progress;
@@ -24,12 +24,13 @@ use xxhash_rust::xxh3::xxh3_64;
 /// equality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The group and the key space. Two different pairs of group and key space can result in the same topic name.
+    /// The group and the key space. Readers reject records of another owner, because two different pairs of group and key space can result
+    /// in the same topic name.
     pub owner: u64,
     /// The key and hash settings. Fingerprints with different settings cannot be compared.
     pub keys: u64,
-    /// The kind of clock that defines slices (time or number of keys), and the slice length. Slice numbers of different clocks cannot be
-    /// compared.
+    /// The clock that counts slices: the window with the number and the length of its slices or, for a `stable` filter without an exact
+    /// store, the settings of the filter. Slice numbers of different clocks cannot be compared.
     pub clock: u64,
     /// The kind of filter. The replay info of a record (see [`ChangelogRecord::replay_info`]) is valid only for the kind that wrote it.
     pub kind: u64,
@@ -51,8 +52,9 @@ pub enum Outcome {
     Passed,
     /// The record was skipped, because it ends past the bound of a topic (in a rebuild, the group's committed offset).
     PastBounds,
-    /// The record starts below the applied offset, because the group's offsets were reset. Earlier changelog records are void if they
-    /// contain effects of input records from this record's start on.
+    /// The record starts below the applied offset, because the group's offsets were reset or, without transactions, because an owner wrote
+    /// changelog records but did not commit their offsets. Earlier changelog records are void if they contain effects of input records from
+    /// this record's start on.
     SetBack,
     /// The changelog does not continue from the checkpoint. There are three cases:
     ///
@@ -66,12 +68,12 @@ pub enum Outcome {
 
 #[derive(Debug)]
 pub struct Applier {
-    /// The applied offset of each input topic. The effects of all records below this offset are applied.
+    /// The applied offset of each input, by topic incarnation: the end offset of the input records whose effects are applied.
     pub offsets: BTreeMap<String, Offset>,
     pub fingerprints: u64,
     origin: Origin,
-    /// The bound of each input topic. Records that end past a bound are skipped. In a rebuild, the bound is the group's committed offset.
-    /// Topics without an entry are unbounded.
+    /// The bound of each input, by topic incarnation. Records that end past a bound are skipped. In a rebuild, the bound is the group's
+    /// committed offset. Inputs without an entry are unbounded.
     bounds: BTreeMap<String, Offset>,
     /// The oldest slice whose keys have not expired, if known.
     oldest_slice: Option<Slice>,
@@ -85,7 +87,7 @@ pub struct Applier {
     last_epoch: i64,
     last_parts: u32,
     last_warms_up: bool,
-    /// True if a record was written with another window or other keys, so its effects are missing or may be in other slices.
+    /// True if a record was written with another window or other key settings, so its effects are missing or may be in other slices.
     has_other_settings: bool,
 }
 
@@ -136,8 +138,8 @@ impl Applier {
         !self.continues(record) && record.spans.iter().any(lacks)
     }
 
-    /// True if the applied records have built a complete state without a checkpoint: all records that were read have the same settings, and
-    /// the last applied record does not belong to a warm-up.
+    /// True if the applied records have built a complete state without a checkpoint: all records that were read have the settings of this
+    /// applier, and the last applied record does not belong to a warm-up.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.has_checkpoint && !self.has_other_settings && !self.last.is_empty() && !self.last_warms_up
@@ -182,15 +184,17 @@ impl Applier {
         }
         let same = self.continues(record);
         // If a worker does not know the outcome of a commit, it may log the commit again with the same parts. This happens without
-        // transactions and during a warm-up, because the group's offset does not move during a warm-up and cannot show the outcome. A part
-        // must not be applied twice: a cuckoo filter would store two copies of a key, and a window by count would count its keys twice.
+        // transactions. With transactions, it happens only during a warm-up, because the group's offset does not move then and cannot show
+        // the outcome. A part must not be applied twice: a cuckoo filter would store two copies of a key, and a window by count would count
+        // its keys twice.
         if same && record.part < self.last_parts {
             return Outcome::Passed;
         }
         if !same {
             let known = |span: &&Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start < applied);
             if record.spans.iter().any(|span| known(&span)) {
-                // If the applier starts from a checkpoint, the changelog may also contain records from before the checkpoint.
+                // If the applier starts from a checkpoint, the changelog may also contain records whose effects are in the checkpoint. They
+                // do not show a reset.
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.end <= applied));
                 // A warm-up logs the effects of records that the group has read before, so a warm-up record below the applied offset does
                 // not show a reset. It shows that the changelog was recreated, and that its owner warmed up from an older state. Keys from
@@ -203,7 +207,7 @@ impl Applier {
                 };
             }
             // A hole after an unfinished warm-up shows that a member with a newer checkpoint took over. The newer checkpoint contains the
-            // effects that the changelog lacks.
+            // effects that the changelog lacks, and this applier's checkpoint lacks them as well.
             let after_warm_up = self.has_checkpoint && self.last_warms_up;
             if (self.last.is_empty() || after_warm_up) && self.leaves_hole(record) {
                 return Outcome::Gap;
@@ -228,7 +232,8 @@ impl Applier {
         let is_expired = slice.is_some_and(|slice| self.oldest_slice.is_some_and(|oldest| slice < oldest));
         Effect {
             start: (!is_expired).then(|| {
-                // The slice of a record without keys only shows when the record was written. The state may not have reached that slice.
+                // The slice of a record without keys only shows when the record was written. The state may not have reached that slice and
+                // must not advance to it.
                 let slice = slice.filter(|_| !record.runs.is_empty());
                 (record.time, slice, record.replay_info.filter(|_| record.origin.kind == self.origin.kind))
             }),
@@ -256,7 +261,7 @@ pub struct Effect<'r> {
 }
 
 impl Effect<'_> {
-    /// Advances the state to the time of the keys.
+    /// Advances the state to the time and the slice of the keys, unless the keys have expired.
     pub fn begin(&self, dedup: &mut Dedup) {
         if let Some((time, slice, replay_info)) = self.start {
             dedup.resume(time, slice, replay_info);

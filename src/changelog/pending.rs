@@ -25,7 +25,7 @@ struct SliceChanges {
     first_time: Option<Timestamp>,
     time: Option<Timestamp>,
     replay_info: Option<u64>,
-    /// True if the filter was already asked for its replay info, which happens after the first insertion.
+    /// True if the filter was already asked for its replay info, which happens after the first insertion or renewal.
     asked_for_replay_info: bool,
     entries: Vec<Entry>,
 }
@@ -101,7 +101,8 @@ impl PendingChanges {
     }
 
     /// Adds the insertions of consecutive records of a topic, the first at `offset`. Requires that [`can_append`](Self::can_append)
-    /// returned true. The key of a record was inserted if its entry in `seen` is false. Stream time was `before` and advances with `times`.
+    /// returned true. The key of a record was inserted if its entry in `seen` is false. Stream time was `before` when the first of these
+    /// records was judged, and it advances with `times`.
     pub fn note_batch(
         &mut self,
         topic: TopicId,

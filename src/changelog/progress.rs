@@ -18,7 +18,7 @@ pub struct Progress {
     /// the brokers have no topic ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic_id: Option<String>,
-    /// The offset after the last applied record.
+    /// The offset after the last changelog record whose effect is in the state.
     pub end: Option<Offset>,
     /// The highest epoch of the changelog records below `end`.
     pub epoch: i64,
@@ -39,7 +39,8 @@ impl Progress {
     }
 
     /// Moves `end` past the changelog record at offset `last`, because the state contains the effect of this record. `clock` is the state's
-    /// slice at that record. Returns false if `last` is below an earlier offset, which shows that the changelog was recreated.
+    /// [clock](crate::dedup::Dedup::clock) at that record. If `last` is below `end`, the changelog was recreated: forgets the earlier
+    /// offsets and returns false.
     pub fn logged(&mut self, clock: Option<Slice>, last: Offset) -> bool {
         let is_same = self.end.is_none_or(|end| last >= end);
         if !is_same {

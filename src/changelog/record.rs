@@ -1,7 +1,8 @@
 //! A changelog record: the effect of one commit on one state, or a part of that effect.
 //!
-//! Defines the binary format, with 16 bytes per fingerprint and about 110 bytes per record. A record stores whole fingerprints, because a
-//! filter of any kind and size computes its positions from all bits, and because the changelog must not merge two keys into one.
+//! Defines the binary format, with 16 bytes per fingerprint and, for a single topic, about 100 bytes per record plus the name and id of the
+//! topic. A record stores whole fingerprints, because a filter of any kind and size computes its positions from all bits, and because the
+//! changelog must not merge two keys into one.
 //!
 //! ```text
 //! u8   version                                             3
@@ -78,8 +79,8 @@ impl KeyRun<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangelogRecord<'a> {
     pub origin: Origin,
-    /// The epoch of the owner, which increases each time another worker takes the partition over. Records that the previous owner writes
-    /// after the takeover are void.
+    /// The epoch of the owner, which increases each time another worker takes the partition over. Records of the previous owner after the
+    /// first record of the new owner are void.
     pub epoch: i64,
     /// The number of the record within its commit, from 0. If a commit is logged again, its parts have the same numbers.
     pub part: u32,
@@ -94,7 +95,7 @@ pub struct ChangelogRecord<'a> {
     pub replay_info: Option<u64>,
     /// The input records whose effect is logged. All records of a commit have the same spans.
     pub spans: Vec<Span<'a>>,
-    /// True if the state was warming up when the record was logged. The changelog then still lacks keys that the group has emitted.
+    /// True if the state was warming up when the record was logged. The changelog then may still lack keys that the group has emitted.
     pub warms_up: bool,
     pub runs: Vec<KeyRun<'a>>,
 }

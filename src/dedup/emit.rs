@@ -1,4 +1,4 @@
-//! The records of a key that are emitted. This choice also determines whether fingerprints contain the content of a record.
+//! The records of a key that are emitted. This choice also determines whether fingerprints contain a hash of the content.
 
 use crate::key::Fingerprint;
 
@@ -9,12 +9,12 @@ pub enum Emit {
     #[default]
     First,
     /// The first record within the window, and each record whose content differs from the content of the last emitted record of its key.
-    /// Fingerprints then contain the content.
+    /// Fingerprints then contain a hash of the content.
     OnChange,
 }
 
 impl Emit {
-    /// Returns the part of a fingerprint that is the same for all records of a key: the fingerprint without its content.
+    /// Returns the part of a fingerprint that is the same for all records of a key: the fingerprint without the hash of the content.
     #[must_use]
     pub fn key_of(self, fingerprint: Fingerprint) -> Fingerprint {
         match self {
@@ -23,7 +23,7 @@ impl Emit {
         }
     }
 
-    /// Returns the content in a fingerprint, or 0 if fingerprints contain only the key.
+    /// Returns the hash of the content in a fingerprint, or 0 if fingerprints contain only the key.
     #[must_use]
     pub const fn content_of(self, fingerprint: Fingerprint) -> u64 {
         match self {

@@ -1,7 +1,8 @@
 //! The dedup state of one partition of one key space: decides a verdict from a fingerprint and a time.
 //!
-//! Tracks stream time and applies the rules of the window. The same records in the same order always produce the same verdicts and the same
-//! state. For that reason, this module never reads a clock: time comes with each record.
+//! Tracks stream time and applies the rules of the window. The same calls in the same order always produce the same verdicts and the same
+//! state. For that reason, this module never reads a clock: the caller passes the time of each record and the latest time that may advance
+//! stream time.
 
 mod emit;
 mod rules;
@@ -17,14 +18,15 @@ use crate::filter::{ArchiveError, Exact, ExactError, Filter, Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 
-/// The number of key lifetimes that the changelog of a stable filter covers. The changelog can leave out older keys, because only one in
-/// several thousand of their cells is still nonzero. After a rebuild, such a cell is zero.
+/// For a `stable` filter without an exact store: the number of average key lifetimes that the changelog covers and that a watched key stays
+/// in the sample. The changelog can leave out older keys, because the filter still remembers at most about one in three thousand of them. A
+/// rebuilt filter remembers none of them.
 const LIFETIMES: u32 = 8;
 
-/// The change that a record made to a state. Applying the same changes in the same order to the same state produces the same state.
+/// The change that a record made to a state. The changelog stores these changes, and [`Dedup::apply`] repeats them when a state is rebuilt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// The key was inserted, because its record was emitted.
+    /// The key was inserted, because its record was unseen.
     Insert,
     /// The key was renewed by a duplicate, because [`Rules::refresh`] is set.
     Refresh,
@@ -35,7 +37,7 @@ pub enum Mutation {
 /// The dedup state of one partition.
 ///
 /// Times are in milliseconds since the Unix epoch. A state must get only the records of its partition number, from the topics of its key
-/// space. The records of each topic must be in offset order, because the window moves with the latest record time.
+/// space. The records of each topic must be in offset order, because the verdicts depend on the order.
 ///
 /// ```
 /// use unseen::dedup::{Dedup, Emit, Late, Rules};
@@ -63,8 +65,8 @@ pub struct Dedup {
     rules: Rules,
     filter: Option<Box<dyn Filter>>,
     exact: Option<Exact>,
-    /// An exact sample of keys, which measures the filter's errors. `None` if there is an exact store, because the filter's errors then do
-    /// not affect verdicts.
+    /// A sample of the keys, remembered exactly to measure the filter's errors. `None` if there is an exact store, because the filter's
+    /// errors then do not affect verdicts.
     watched: Option<WatchedKeys>,
     stream_time: Option<Timestamp>,
     corrected: u64,
@@ -113,7 +115,7 @@ impl Dedup {
     /// filter forget everything.
     ///
     /// # Errors
-    /// Returns [`ExactError`] if the filter cannot store the key, or if the archive cannot be read.
+    /// Returns [`ExactError`] if the filter or the exact store cannot store the key, or if the archive cannot be read.
     #[inline]
     pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, max_timestamp: Timestamp) -> Result<Verdict, ExactError> {
         self.advance(time, max_timestamp);
@@ -121,7 +123,8 @@ impl Dedup {
         let late = self.rules.late != Late::Emit && self.is_late(time);
         let seen = if late { self.contains(fingerprint)? } else { self.check_and_insert(fingerprint)? };
         if seen {
-            // Late records do not count toward the measured error rate, because unseen late records are not inserted.
+            // If `late` is true, unseen late records are not emitted and not inserted. So late records do not count toward the measured
+            // error rate.
             if !late {
                 self.watch(|watched, clock| watched.dropped(fingerprint, clock));
             }
@@ -138,7 +141,7 @@ impl Dedup {
         Ok(Verdict::Unseen)
     }
 
-    /// Returns the latest record time that [`Dedup::judge_batch`] accepts: the end of the open slice. No slice expires before that time.
+    /// Returns the latest record time for [`Dedup::judge_batch`]: the end of the open slice, because no slice expires before that time.
     /// Returns `None` if records must be judged one by one: with `refresh`, with a `stable` filter, in a window by count, if late records
     /// are not emitted, and until the first time is known.
     #[must_use]
@@ -149,9 +152,10 @@ impl Dedup {
         Some(window.start_of(slice.next())?.saturating_sub(1))
     }
 
-    /// Decides records in order, like [`Dedup::judge`], within the [batch horizon](Self::batch_horizon). Replaces the content of `seen`
-    /// with one entry per record: true for a duplicate, false for an unseen record. If `since` is given, replaces its content with
-    /// [`seen_since`](Self::seen_since) for each duplicate and `None` for each unseen record, which takes longer.
+    /// Decides records in order, like [`Dedup::judge`]. No record may have a time later than the [batch horizon](Self::batch_horizon).
+    /// Replaces the content of `seen` with one entry per record: true for a duplicate, false for an unseen record. If `since` is given,
+    /// replaces its content with [`seen_since`](Self::seen_since) for each duplicate and with `None` for each unseen record. This takes
+    /// longer.
     ///
     /// # Errors
     /// Returns [`ExactError`] at the first record that cannot be decided. `seen` and `since` then have only the results of the earlier
@@ -172,7 +176,8 @@ impl Dedup {
             (_, _, since) => fingerprints.iter().try_for_each(|&fingerprint| {
                 let there = self.check_and_insert(fingerprint)?;
                 if let Some(since) = since {
-                    // A later record of the batch may insert the key again or make the filter forget the key.
+                    // Look up the slice now, because a later record of the batch may insert the key again or make the filter forget the
+                    // key.
                     since.push(if there { self.seen_since(fingerprint)? } else { None });
                 }
                 seen.push(there);
@@ -187,9 +192,10 @@ impl Dedup {
         judged
     }
 
-    /// Retracts the key of a record: the next record with this key is unseen. If there is an exact store, retracting an unknown key deletes
-    /// nothing. Without an exact store, the filter can delete a different key instead, with the probability of a false positive. Always
-    /// returns [`Verdict::Retracted`].
+    /// Retracts the key of a record, so that the next record with this key is unseen (except for false positives). With an exact store,
+    /// retracting an unknown key deletes nothing. Without an exact store, only a kind of filter with
+    /// [`can_retract`](crate::filter::Properties::can_retract) deletes the key. If the key is unknown, such a filter can delete a different
+    /// key, with the probability of a false positive. Always returns [`Verdict::Retracted`].
     ///
     /// # Errors
     /// Returns [`ExactError`] if the archive cannot be read.
@@ -328,8 +334,9 @@ impl Dedup {
         }
     }
 
-    /// Returns the start time of a seen key's slice, in milliseconds of record time. `None` if the key is not seen, if the kind of filter
-    /// does not store slices, in a window by count, and if [`Rules::refresh`] is set.
+    /// Returns the start time of a seen key's slice, in milliseconds of record time. `None` if the key is not seen, in a window by count,
+    /// if [`Rules::refresh`] is set, and if no record time is known yet. Without an exact store, also `None` if the kind of filter does not
+    /// store slices.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -396,8 +403,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the number of keys inserted since the current slice started. For a `stable` filter without an exact store, the number of
-    /// keys ever inserted.
+    /// Returns the number of keys inserted or renewed since the current slice started. For a `stable` filter without an exact store,
+    /// returns the number of keys ever inserted or renewed.
     #[must_use]
     pub fn open_keys(&self) -> u64 {
         self.exact.as_ref().map_or_else(|| self.usage().open_keys, Exact::open_keys)
@@ -410,8 +417,9 @@ impl Dedup {
         self.corrected
     }
 
-    /// Returns the filter's measured errors over about one window, from the watched keys, or `None` if there is an exact store. A changelog
-    /// does not contain these counts, so they start from zero after a rebuild.
+    /// Returns the filter's measured errors, from the watched keys, or `None` if there is an exact store. The counts cover about one window
+    /// or, for a `stable` filter, about eight average key lifetimes. A rebuild from a changelog adds nothing to the counts, because the
+    /// changelog does not contain them.
     #[must_use]
     pub fn observed(&self) -> Option<Observed> {
         let (watched, filter) = (self.watched.as_ref()?, self.filter.as_ref()?);
@@ -427,7 +435,7 @@ impl Dedup {
     /// Applies a change from a changelog to a key.
     ///
     /// # Errors
-    /// Returns [`ExactError`] if the filter cannot store the key, or if the archive cannot be read.
+    /// Returns [`ExactError`] if the filter or the exact store cannot store the key, or if the archive cannot be read.
     pub fn apply(&mut self, mutation: Mutation, fingerprint: Fingerprint) -> Result<(), ExactError> {
         match mutation {
             Mutation::Insert => {
@@ -440,20 +448,21 @@ impl Dedup {
         }
     }
 
-    /// Returns the slice that new keys are inserted into, or the [`Filter::expiry_clock`] of a kind without slices. The clock never goes
-    /// back. Returns `None` if the kind has slices, the window is by time, and no time is known yet.
+    /// Returns the slice that new keys are inserted into. For a `stable` filter without an exact store, returns the
+    /// [`Filter::expiry_clock`] instead. The clock never goes back. Returns `None` in a window by time until the first time is known,
+    /// except for a `stable` filter without an exact store.
     #[must_use]
     #[inline]
     pub fn clock(&self) -> Option<Slice> {
         match (&self.exact, &self.filter) {
             (None, Some(filter)) if !self.rules.is_sliced() => Some(filter.expiry_clock()),
-            // In a window by count, the clock starts at the first key.
+            // In a window by count, the clock starts at slice 0 and is never `None`.
             _ if self.rules.window.length_ms().is_none() => Some(self.slice().unwrap_or_default()),
             _ => self.slice(),
         }
     }
 
-    /// Returns the oldest [clock](Self::clock) whose keys are still remembered, or `None` if the clock is `None`.
+    /// Returns the oldest value of the [clock](Self::clock) whose keys may still be remembered, or `None` if the clock is `None`.
     #[must_use]
     pub fn oldest(&self) -> Option<Slice> {
         let lifetime = if self.rules.is_sliced() { self.rules.window.slices() } else { LIFETIMES };
@@ -466,8 +475,8 @@ impl Dedup {
         self.filter.as_ref().and_then(|filter| filter.replay_info())
     }
 
-    /// Advances to the time and the [clock](Self::clock) of the next keys in the changelog. If `clock` is `None`, for example because the
-    /// changelog was written with different settings, only time advances.
+    /// Advances the state to the time and the [clock](Self::clock) of the next keys in the changelog. If `clock` is `None`, for example
+    /// because the changelog was written with different settings, advances only stream time.
     pub fn resume(&mut self, time: Option<Timestamp>, clock: Option<Slice>, replay_info: Option<u64>) {
         self.advance(time, Timestamp::MAX);
         let Some(clock) = clock else { return };

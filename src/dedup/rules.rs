@@ -1,5 +1,5 @@
-//! The rules of a key space. The bits of a stored state depend on the window, the kind of filter, `exact`, and `emit`. If one of these
-//! changes, a stored state cannot be used. `late` and `refresh` can change.
+//! The rules of a key space. The bits of a stored state depend on the window, the kind of filter, the size of a `stable` filter, `exact`,
+//! and `emit`. If one of these rules changes, a stored state cannot be used. `late` and `refresh` can change.
 
 use super::Emit;
 use crate::filter::{Exact, Filter, Slice, Spec, Window};
@@ -56,8 +56,8 @@ impl Rules {
         self.filter.map(|spec| spec.capacity(self.window))
     }
 
-    /// Returns the filter's window. In a window by count, an exact store counts the keys of a slice for the filter, so the filter's own
-    /// slices have no limit.
+    /// Returns the filter's window. If there is an exact store, it counts the keys of a slice for the filter in a window by count, so the
+    /// filter's own slices have no limit.
     pub(super) const fn filter_window(&self) -> Window {
         match self.window {
             Window::Keys { slices, .. } if self.exact => Window::Keys { slice_keys: u64::MAX, slices },
@@ -70,7 +70,8 @@ impl Rules {
         if self.emit == Emit::OnChange { exact.with_contents() } else { exact }
     }
 
-    /// Returns the expiry clock of a filter with these rules, or `None` before any time is known.
+    /// Returns the expiry clock of a filter without an exact store. `None` in a window by time until the first time is known, except for a
+    /// `stable` filter.
     pub(super) fn expiry_clock(&self, filter: &dyn Filter) -> Option<Slice> {
         if self.is_sliced() { filter.slice() } else { Some(filter.expiry_clock()) }
     }

@@ -109,8 +109,8 @@ pub struct DedupMetadata {
     pub filter: Option<FilterMetadata>,
     /// The exact store's metadata, if there is an exact store.
     pub exact: Option<ExactMetadata>,
-    /// The exact sample of keys that measures the filter's errors. `None` if there is an exact store.
-    #[serde(default, rename = "shadow")] // States of earlier builds use this name.
+    /// The sample of the keys, remembered exactly to measure the filter's errors. `None` if there is an exact store.
+    #[serde(default, rename = "shadow")] // The name in states of earlier builds, which must stay readable.
     pub watched: Option<WatchedKeys>,
 }
 

@@ -84,7 +84,7 @@ fn last_contents_survive_checkpoints() {
     }
 }
 
-/// Late records are dropped or dead-lettered, and not inserted, so they do not count toward the filter's error rate.
+/// With [`Late::Drop`], unseen late records are not inserted, so late records do not count toward the filter's error rate.
 #[test]
 fn late_records_do_not_bias_the_observed_rate() {
     let window = Window::time(1_000, 4);

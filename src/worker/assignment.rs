@@ -85,7 +85,7 @@ impl Assignment {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }
 
-    /// Returns the given partitions and all partitions in the same units, because these partitions share states and must be restored
+    /// Returns the inputs among the given partitions and all other inputs of their units, because the inputs of a unit must be restored
     /// together.
     pub(super) fn with_shared_state(&self, topics: &Topics, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
         let units: BTreeSet<_> =

@@ -80,7 +80,8 @@ impl<B: Broker> Worker<B> {
         due
     }
 
-    /// Writes the checkpoint of a state if it is due and all changes of the state are committed. Returns the number of bytes written.
+    /// Writes the checkpoint of a state, unless the last checkpoint is still current or some changes of the state are not committed.
+    /// Returns the number of bytes written.
     fn save(&mut self, id: StateId) -> u64 {
         self.check_stop();
         let Assignment { inputs, states, claims, .. } = &mut self.assignment;
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 3);
         assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 1);
         assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 0);
-        // More states than commits in an interval.
+        // There are more states than commits in an interval.
         let many = self::states(1000);
         let mut schedule = Schedule::new(start);
         let taken: usize = (0..100).map(|tick| schedule.take(&many, start + tick * INTERVAL / 10, INTERVAL, false).len()).sum();

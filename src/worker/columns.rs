@@ -20,8 +20,8 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Takes records with consecutive offsets. Stops before the first record that has no timestamp, has a timestamp past `horizon`, has no
-    /// key, or retracts its key.
+    /// Takes records with consecutive offsets. Stops before the first record that has no time, has a time later than `horizon`, has no key,
+    /// or retracts its key.
     pub(super) fn take(&mut self, messages: &[impl Record], keys: &[Keyed], horizon: Timestamp) {
         self.fingerprints.clear();
         self.times.clear();

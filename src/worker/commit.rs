@@ -49,8 +49,8 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Commits a transaction without outputs to log the changes of a warm-up and announcements. Does nothing until a checkpoint is due, an
-    /// announcement is due, or `most_unlogged` changes are pending, because an ordinary commit may log these changes and announcements
-    /// first.
+    /// announcement is due, or `most_unlogged` changes of one state are pending, because an ordinary commit may log these changes and
+    /// announcements first.
     pub(super) fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
@@ -95,7 +95,14 @@ impl<B: Broker> Worker<B> {
                 .map(|()| Flow::Rewound);
         }
         if self.has_unhandled_rebalance && !fault::defect("unhandled_rebalance_ignored") {
-            return self.abort(source, SinkError::Abort("a rebalance has not been handled yet".to_owned())).map(|()| Flow::Rewound);
+            return self
+                .abort(
+                    source,
+                    SinkError::Abort(
+                        "the worker has not handled a rebalance yet, so other members may already own its partitions".to_owned(),
+                    ),
+                )
+                .map(|()| Flow::Rewound);
         }
         let _span = tracing::debug_span!("commit", records = self.writer.in_flight.len()).entered();
         let began = runtime::now();
@@ -141,7 +148,7 @@ impl<B: Broker> Worker<B> {
             // reads the limits of the topics again, because they may have changed. If it cannot read them, for example because a topic is
             // missing, it keeps the known limits. A missing topic is reported when a record is written to it.
             if let Err(error) = self.refresh_cluster() {
-                tracing::warn!(error = %error, "cannot check the topics again; continuing with their known settings");
+                tracing::warn!(error = %error, "cannot check the topics again after a topic rejected records; continuing with the partition counts and size limits from the last check");
             }
             self.writer.replace_sink(&self.shared, self.number, self.shared.cluster.batch_bytes)?;
         } else {
@@ -222,9 +229,9 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Ends the open transaction after a failure. Afterwards, every partition that this worker still owns is at its committed offset, and
-    /// no transaction is open. The exception is a rejected record with at-least-once delivery: the transaction for its replay is then
-    /// already open.
+    /// Ends the open transaction after a failure. Afterward, every partition that this worker still owns is at its committed offset, and no
+    /// transaction is open. The exception is a rejected record with at-least-once delivery: the transaction for its replay is then already
+    /// open.
     pub(super) fn abort(&mut self, source: &B::Consumer, failure: SinkError) -> Result<(), Error> {
         add(&self.shared.stats.aborts, 1);
         if !matches!(failure, SinkError::Refused(_) | SinkError::Exit(_)) {

@@ -356,7 +356,7 @@ impl Input {
     }
 
     /// Starts a stall if all fetched records are processed, but the position is below `end`, the high watermark. A stall that has already
-    /// started at this position continues. In all other cases, the stall is cleared.
+    /// started at this position continues. Clears the stall if the position is not below `end`, or if the input holds back a record.
     pub(super) fn note_stall(&mut self, end: Option<Offset>, now: Instant) {
         let is_behind = end.is_some_and(|end| end > self.position) && self.is_up_to_date();
         let is_known = self.stall.as_ref().is_some_and(|stall| stall.position == self.position);

@@ -10,8 +10,8 @@ use crate::content::PartitionKey;
 use crate::key::{Fingerprint, ValueReader};
 use crate::record::{TopicPartition, Verdict};
 
-/// Stores the content of a record. If the record is a duplicate and the content of an earlier record with its key is stored, compares the
-/// two contents instead. Ignores keys that are not in the sample.
+/// Stores the content of an unseen record, or of a duplicate if no content of an earlier record with its key is stored. Otherwise, compares
+/// the content of a duplicate with the stored content. Forgets the content of a retracted key. Ignores keys that are not in the sample.
 #[inline]
 pub(super) fn watch<B: Broker>(
     shared: &Shared<B>,

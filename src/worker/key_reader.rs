@@ -80,7 +80,7 @@ impl KeyReader {
     }
 
     /// Extracts the keys of consecutive records. If the values are encoded, stops when `decoded_limit` is reached. Requests all unknown
-    /// schemas at once, so the partition waits only once.
+    /// schemas of these records at once, so that the partition waits only once.
     pub(super) fn take(&mut self, topics: &Topics, id: TopicId, messages: &[impl broker::Record], keys: &mut Keys, decoded_limit: u64) {
         let topic = &topics[id];
         if topic.config.formats.value().encodings.is_empty() {

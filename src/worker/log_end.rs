@@ -112,7 +112,7 @@ impl<B: Broker> Worker<B> {
             %partition,
             offset = stall.position,
             seconds = now.saturating_duration_since(stall.since).as_secs(),
-            "an open transaction of a producer blocks this partition; if that producer is gone, find the transaction with kafka-transactions.sh find-hanging and abort it (logged every ten minutes; the status lists all such partitions)"
+            "an open transaction of a producer blocks this partition; if that producer is gone, find the transaction with kafka-transactions.sh find-hanging and abort it (logged at most every ten minutes; the status lists all such partitions)"
         );
     }
 }

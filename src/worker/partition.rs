@@ -35,7 +35,8 @@ struct Reported {
 /// changelog lacks keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
-    /// This owner has written no changelog record since it took over the partition at `since`.
+    /// This owner has written no changelog record since `since`: the time when it took over the state, or when an input of the state
+    /// started to warm up.
     Nothing { since: Instant },
     /// The state is warming up.
     WarmUp,
@@ -201,8 +202,8 @@ impl PartitionState {
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
-    /// Updates the changelog progress with the offsets of the committed changelog records. Returns false if the offsets show that the
-    /// changelog was recreated.
+    /// Updates the changelog progress with the offsets of the changelog records that the brokers have accepted. Returns false if the
+    /// offsets show that the changelog was recreated.
     pub(super) fn logged(&mut self, written: &[Offset]) -> bool {
         self.changelog.epoch = self.epoch;
         if written.len() == self.logging.len() {

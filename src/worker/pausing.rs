@@ -1,5 +1,5 @@
-//! Pauses partitions that must wait. A partition waits for the warm-up of another topic that shares its state or for the schema of its next
-//! record. While the worker holds back new records, a partition that has only new records waits for the next commit.
+//! Pauses partitions that must wait. A partition waits for the warm-up of another input of its unit or for the schema of its next record.
+//! While the worker holds back new records, a partition that has only new records waits for the next commit.
 //!
 //! Decides which partitions are paused. Never lets a state judge a record while the state lacks keys of another topic of the space. Never
 //! skips a record because its schema is unknown. Never waits for a record that may not exist, so a warm-up also ends at the end of its

@@ -1,7 +1,7 @@
-//! Records that the worker reads while it waits for the brokers to commit.
+//! The next batch of records. The worker also reads records into the batch while it waits for the brokers to commit.
 //!
-//! Keeps a batch of records that are not judged yet, but whose keys may already be extracted. The batch never grows past its bounds. If its
-//! partitions are rewound, the batch is never processed, because its records are read again.
+//! Keeps records that are not judged yet, but whose keys may already be extracted. Stops reading ahead when the batch has reached its
+//! maximum number of records or bytes. If its partitions are rewound, the batch is never processed, because its records are read again.
 
 use super::Flow;
 use super::ids::InputId;
@@ -69,8 +69,8 @@ impl<B: Broker> Default for ReadAhead<'_, B> {
 }
 
 impl<'s, B: Broker> ReadAhead<'s, B> {
-    /// Reads until `is_done` shows that the commit has ended or until a bound is reached. Also stops if the consumer fails, has a
-    /// rebalance, or reports a position outside the log.
+    /// Reads until `is_done` shows that the commit has ended or until a bound is reached. Also stops at the limit for decoded bytes, and if
+    /// the consumer fails, has a rebalance, or reports a position outside the log.
     pub(super) fn read(&mut self, source: &'s B::Consumer, topics: &Topics, reader: &mut KeyReader, is_done: &dyn Fn() -> bool) {
         let mut bytes = 0;
         while !is_done() && bytes < BYTES_MAX && self.batch.messages.len() <= RECORDS_MAX - BATCH_RECORDS {

@@ -402,7 +402,7 @@ fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &m
             "the rebuild is waiting for an open transaction in the changelog; if the transaction does not end, find it with kafka-transactions.sh find-hanging and abort it"
         ),
         Err(error) => {
-            tracing::warn!(changelog = %job.changelog, error = %error, "a request to the brokers has not succeeded yet; retrying");
+            tracing::warn!(changelog = %job.changelog, error = %error, "cannot get the offsets of the changelog yet, so the rebuild waits; retrying");
             // librdkafka caches metadata, such as an outdated partition count, for up to fifteen minutes. A new client has no cache yet.
             if runtime::since(wait.since) > CONNECT_TIMEOUT
                 && runtime::since(connection.since) > CONNECT_TIMEOUT

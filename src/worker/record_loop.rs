@@ -74,7 +74,7 @@ pub(super) enum Stop {
     /// The record is processed, and the changes of the warm-up must be logged.
     Unlogged,
     /// The record and all later records of the partition are passed over. They must wait for the next commit, or for the warm-up of another
-    /// topic that shares the state.
+    /// input of the unit.
     Waits,
     Failed(SinkError),
     Undecided(VerdictError),

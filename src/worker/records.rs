@@ -266,7 +266,7 @@ impl<B: Broker> RecordLoop<'_, B> {
     fn process_one(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
         let offset = message.offset();
         if offset < self.input.position() {
-            // librdkafka resumed at an earlier offset than requested.
+            // librdkafka resumed at an earlier offset than requested. This record is already processed.
             return Ok(());
         }
         let Some(state) = self.state.as_deref_mut() else { return self.process_forwarded(message, keyed) };

@@ -173,7 +173,7 @@ mod tests {
     }
 
     /// Returns the number of bytes that brokers accept in an hour and the number of timeouts that lowered the limit. The brokers process
-    /// `speed` bytes per second and need `each` per commit. Records have 100 bytes.
+    /// `speed` bytes per second, and each commit takes them the additional time `each`. Records have 100 bytes.
     fn an_hour(limit: &mut Limit, speed: u32, each: Duration) -> (u128, u32) {
         let (mut taken, mut passed, mut too_large) = (0, Duration::ZERO, 0);
         while passed < Duration::from_secs(3600) {

@@ -14,7 +14,7 @@ use crate::runtime;
 use crate::stats::{Stats, add};
 use std::time::{Duration, Instant};
 
-/// The maximum number of times that the producer is replaced without a commit in between.
+/// The maximum number of transactions with an unknown outcome, each of which replaces the producer, without a commit in between.
 const REPLACEMENTS_MAX: u32 = 10;
 
 /// The maximum number of times that another producer may fence this producer within [`FENCINGS_WINDOW`] before the worker ends.
@@ -189,7 +189,7 @@ impl<B: Broker> TransactionWriter<B> {
         tracing::warn!(
             reason,
             attempt = self.replacements,
-            "the outcome of the transaction is unknown; replacing the producer, which ends the transaction, and reading the outcome from the group's committed offsets"
+            "the outcome of the transaction is unknown; replacing the producer, which ends a transaction that is still open, and reading the outcome from the group's committed offsets"
         );
         if self.replacements <= REPLACEMENTS_MAX {
             return Ok(());
@@ -200,7 +200,8 @@ impl<B: Broker> TransactionWriter<B> {
         )))
     }
 
-    /// Aborts the open transaction before the worker ends. Otherwise, readers would wait until the transaction times out.
+    /// Aborts the open transaction before the worker ends. Otherwise, `read_committed` consumers would wait until the transaction times
+    /// out.
     pub(super) fn leave(&mut self) {
         if self.is_open() {
             self.sink.leave();

@@ -86,7 +86,7 @@ impl<B: Broker> Sink<B> {
         }
         loop {
             match self.producer.init_transactions(CALL_TIMEOUT) {
-                // While the coordinator ends the previous producer's transaction, it returns the retriable error "concurrent transactions".
+                // While the coordinator ends the previous producer's transaction, it returns the retriable error `CONCURRENT_TRANSACTIONS`.
                 Err(error) if error.is_retriable && !stop() => {
                     throttle::report(&format!("{transactional_id} {error}"), |suppressed| {
                         tracing::warn!(error = %error, transactional_id, suppressed, "the transaction coordinator has not initialized this producer yet; retrying. If the retries continue, check the brokers that host the topic __transaction_state");

@@ -51,7 +51,7 @@ pub(super) fn next(error: &ClientError) -> SinkError {
     }
     if error.code == ErrorCode::OffsetMetadataTooLarge {
         return SinkError::Exit(format!(
-            "{error}; set offset.metadata.max.bytes on the brokers to at least 256 (the default is 4096). If several [[topics]] entries read the same input, add 300 per entry"
+            "{error}; set offset.metadata.max.bytes on the brokers to at least 256 (the default is 4096). If several [[topics]] entries read the same input, add 300 for each of these entries"
         ));
     }
     // If the error does not require an abort, it is a timeout or a fatal error of librdkafka, so the outcome of the transaction is unknown.

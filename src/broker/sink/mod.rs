@@ -267,7 +267,7 @@ impl<B: Broker> Sink<B> {
     fn why_ended(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ SinkError::Fenced(_)) => failure,
-            // Without transactions, the call fails for another reason.
+            // Without transactions, `begin_transaction` fails for another reason, so its error is left out.
             Err(SinkError::Abort(why) | SinkError::Unknown(why) | SinkError::Exit(why)) if self.transactional() => {
                 SinkError::Unknown(format!("the producer has failed: {why}"))
             }
@@ -399,7 +399,7 @@ impl<B: Broker> Sink<B> {
                 Err(error) if may_repeat(&error) && runtime::since(started) < patience => {
                     if runtime::since(started) > CALL_TIMEOUT / 2 {
                         throttle::report(&format!("writing {error}"), |suppressed| {
-                            tracing::warn!(error = %error, suppressed, "a request to the brokers has not succeeded yet; retrying");
+                            tracing::warn!(error = %error, suppressed, "a request to commit or abort the open transaction has not succeeded yet; retrying");
                         });
                     }
                 }
@@ -451,7 +451,8 @@ impl<B: Broker> Sink<B> {
         let _ = self.producer.flush(FLUSH_INTERVAL);
     }
 
-    /// Collects new delivery failures. Returns true if any delivery has failed since [`Sink::begin`].
+    /// Collects new delivery failures. Returns true if any delivery has failed since [`Sink::begin`] or since `explain` last took the
+    /// failures.
     fn collect_failures(&self) -> bool {
         let new = self.producer.take_failures();
         if new.iter().any(|failed| failed.code == ErrorCode::OtherRecord) {

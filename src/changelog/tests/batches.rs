@@ -23,7 +23,7 @@ fn judge_in_batch(
 }
 
 proptest! {
-    /// Covers all kinds of filters, slices that end or get another layer anywhere in a batch, and retractions and commits in between.
+    /// Covers all kinds of filters, slices that end or get another layer anywhere in a batch, and retractions and commits between batches.
     #[test]
     fn a_batch_has_the_same_effect_as_single_records(
         rules in any_kind(),

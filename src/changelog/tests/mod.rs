@@ -55,7 +55,7 @@ fn rules(with: impl Fn(Window) -> (Option<Spec>, bool) + Clone) -> impl Strategy
 
 /// Rules with slices. Their state does not depend on expired keys.
 fn sliced() -> impl Strategy<Value = Rules> {
-    // The capacity is so small that slices overflow into chained layers, and that later slices are sized from earlier slices.
+    // The capacity is so small that slices overflow into chained layers. Because of `adapt`, later slices are sized from earlier slices.
     let aging = |rate: f64| {
         move |window| {
             let growth = Growth { adapt: true, ..Growth::default() };
@@ -142,7 +142,7 @@ fn applier_from(offsets: BTreeMap<String, Offset>, origin: Origin, bounds: BTree
 /// A state's metadata, pages, and fingerprints by slice.
 type State = (String, Vec<(PageId, Vec<u8>)>, Vec<(Slice, Fingerprint)>);
 
-/// Returns the whole state except for the ids of its exact generations.
+/// Returns the whole state except for the watched keys and the ids of the exact generations.
 fn state(dedup: &mut Dedup) -> State {
     dedup.mark_stale();
     let mut metadata = dedup.metadata();

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Rebuilds a state from a changelog.
 fn follow(rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
     follow_as(ORIGIN, rules, log)
 }

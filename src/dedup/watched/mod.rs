@@ -1,8 +1,8 @@
 //! Measures the error rate of a filter.
 //!
-//! Keeps the watched keys: an exact sample of the keys that were emitted and are not forgotten yet. Fingerprints determine which keys are
-//! in the sample, so every group member, restart, and replay watches the same keys. If a key of the sample is dropped although it is not
-//! among the watched keys, the drop is a false positive. This module never changes a verdict.
+//! Keeps the watched keys: a sample of the keys that were emitted and have not expired yet, remembered exactly. Fingerprints determine
+//! which keys are in the sample, so every group member, restart, and replay watches the same keys. If a key of the sample is dropped
+//! although it is not among the watched keys, the drop is a false positive. This module never changes a verdict.
 
 use crate::filter::Slice;
 use crate::key::Fingerprint;
@@ -15,8 +15,8 @@ const KEYS_MIN: u64 = 1 << 10;
 const KEYS_MAX: u64 = 1 << 14;
 /// One in `SHARE` keys is watched, if the resulting number of keys is between `KEYS_MIN` and `KEYS_MAX`.
 const SHARE: u64 = 64;
-/// The number of watched keys may reach this multiple of the planned number. If an overfull filter exceeds that limit, the sampled share is
-/// halved.
+/// The number of watched keys may reach this multiple of the planned number. If an overfull filter makes the number exceed that limit, the
+/// sampled share is halved.
 const OVERFULL: u64 = 4;
 /// If fewer than 1/`SPARSE` of the maximum number of keys are watched, a halved share is doubled again.
 const SPARSE: u64 = 8;
@@ -88,8 +88,8 @@ pub struct WatchedKeys {
 }
 
 impl WatchedKeys {
-    /// Creates an empty sample for a filter that remembers `keys` keys at a time. The filter forgets a key when more than `lifetime` ticks
-    /// of the expiry clock have passed since its insertion.
+    /// Creates an empty sample for a filter that remembers `keys` keys at a time. A watched key expires when more than `lifetime` ticks of
+    /// the expiry clock have passed since it was last emitted or renewed.
     pub(super) fn new(keys: u64, lifetime: u32) -> Self {
         let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
         let halvings = (0..63).find(|&halvings| keys >> halvings <= keys_max).unwrap_or(63);
@@ -111,7 +111,8 @@ impl WatchedKeys {
         name.leading_zeros() >= self.halvings
     }
 
-    /// Advances the clock and forgets expired keys. Starts to double the share again if few keys are left after a burst.
+    /// Advances the clock. Forgets expired keys and their observations. If few keys are left after a burst, starts to double the share, and
+    /// ends the doubling when all keys from before its start have expired.
     fn advance(&mut self, clock: Option<Slice>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
@@ -131,7 +132,8 @@ impl WatchedKeys {
         }
     }
 
-    // The methods below take the clock as a function, because only watched keys need the clock, and few keys are watched.
+    // `dropped`, `emitted`, `judged`, and `inserted_again` take the clock as a function, because only keys of the sample need the clock,
+    // and a large filter has few of them.
 
     pub(super) fn dropped(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
@@ -160,8 +162,8 @@ impl WatchedKeys {
         }
     }
 
-    /// Watches a key that a changelog inserts or a duplicate renews. Ignores the renewal of a key that was dropped wrongly. If the sample
-    /// lacks a renewed key, the key was emitted before the start of a trimmed changelog and is watched from now on.
+    /// Watches a key that a changelog inserts or a duplicate renews. Ignores the renewal of a key that was dropped wrongly. Also watches a
+    /// renewed key that the sample lacks, for example because the key was emitted before the start of a trimmed changelog.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
@@ -262,7 +264,7 @@ impl TryFrom<StoredWatchedKeys> for WatchedKeys {
         }
         let StoredWatchedKeys { halvings, least, doubled, keys_max, lifetime, clock, observed, .. } = stored;
         if doubled.is_some() && halvings == 0 {
-            return Err("a share of all keys cannot be doubled");
+            return Err("`doubled` is set, but the sample already contains all keys");
         }
         Ok(Self { halvings, least, doubled, keys_max, lifetime, clock, keys, observed: observed.into_iter().collect() })
     }

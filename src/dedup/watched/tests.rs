@@ -159,7 +159,8 @@ fn after_a_burst_the_share_grows_back() {
     let share = |dedup: &Dedup| dedup.watched.as_ref().map(|watched| watched.halvings);
     let (mut number, before) = (0, share(&dedup));
     for slice in 0..40_i64 {
-        // Three slices with twenty times the keys. Each key occurs twice and again one slice later.
+        // Slices 5 to 7 have twenty times the keys. Each key occurs twice, and again in the next slice unless that slice has a different
+        // number of keys.
         let keys = if (5..8).contains(&slice) { 400_000 } else { 20_000 };
         for at in number..number + keys {
             let time = Some(slice * 1_000);

@@ -156,7 +156,7 @@ impl<B: Broker> Worker<B> {
                 committed,
                 oldest = low,
                 records = low - committed,
-                "records were deleted before they were read; `records` is an upper bound, because it includes aborted records and transaction markers. If the records expired, increase the topic's retention"
+                "records were deleted before they were read; `records` is an upper bound, because it also counts aborted records and transaction markers. If the records expired, increase the topic's retention"
             );
         }
         let resume = committed.max(low);
