@@ -2,7 +2,7 @@
 //! requested record.
 //!
 //! This module never does I/O, and its memory does not grow with the length of the changelog. If the group's offsets were reset to lower
-//! offsets, the changelog records of the input records that were then read again do not count.
+//! offsets, the group read some input records again. Only the later changelog records of these input records count.
 
 use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome, Span};
 use crate::dedup::{Mutation, Rules};

@@ -44,7 +44,7 @@ impl fmt::Display for Slice {
     }
 }
 
-/// The period that a key stays seen, as a time or as a number of keys.
+/// The length of the window, as a record time or as a number of keys, and its division into slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
