@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The number of a slice. In a window by time, slices are numbered from the Unix epoch. In a window by count, they are numbered from the
+/// The number of a slice. In a window by time, slices are numbered from the Unix epoch. In a window by count, slices are numbered from the
 /// first key. For a filter without slices, the number counts how many average key lifetimes have passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]

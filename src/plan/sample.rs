@@ -1,9 +1,9 @@
 //! Counts a recorded stream: distinct keys, duplicates, and keys in a window.
 //!
 //! Keys are counted by their 128-bit fingerprints, in memory. The count is exact as long as all keys fit into memory. With more keys, the
-//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, half of the keys are dropped
-//! and ignored from then on, as if they had never occurred. The fingerprints decide which half. So the memory for keys is limited, no
-//! matter how long the input is.
+//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, about half of the keys are
+//! dropped and ignored from then on, as if they had never occurred. The fingerprints decide which keys are dropped. So the memory for keys
+//! is limited, no matter how long the input is.
 
 use crate::config::{EarlierRules, Topic};
 use crate::filter::{Slice, Window};
