@@ -31,7 +31,8 @@ pub(super) enum Draft {
 }
 
 /// The files of a checkpoint. All keys in a file are of the same kind (the first byte of a key). The key range of a file with several kinds
-/// would also include keys of other partitions. Files that RocksDB has not ingested are deleted when this value is dropped.
+/// would include keys of other partitions, so `Database::drop_files` could never delete the file. Files that RocksDB has not ingested are
+/// deleted when this value is dropped.
 pub(super) struct Files {
     dir: PathBuf,
     finished: Vec<PathBuf>,
@@ -141,7 +142,7 @@ impl Drop for Files {
     }
 }
 
-/// Deletes drafts of an earlier process.
+/// Deletes the drafts that an earlier process left behind. Does nothing if `dir` does not exist.
 pub(super) fn clean(dir: &Path) -> std::io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),

@@ -37,9 +37,9 @@ pub struct StoredPartition {
     pub space: String,
     /// The partition number.
     pub partition: i32,
-    /// The kind of filter.
+    /// The kind of filter, such as `aging` or `aging, confirmed`.
     pub filter: String,
-    /// The length of the window.
+    /// The window, such as `4 slices of 6h`.
     pub window: String,
     /// By input topic: the state contains the effects of exactly the records below this offset.
     pub offsets: BTreeMap<String, Offset>,
@@ -47,7 +47,7 @@ pub struct StoredPartition {
     pub changelog_offset: Option<Offset>,
     /// Stream time: the largest record timestamp so far that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
-    /// The number of remembered keys.
+    /// The number of remembered keys, counting repeated insertions; for the kind `stable`, the number of keys ever inserted.
     pub keys: u64,
     /// The memory of the filter; 0 for the kind `exact`.
     pub memory_bytes: u64,
@@ -59,7 +59,7 @@ pub struct StoredPartition {
     pub digest: String,
     /// The keys by slice, oldest first; empty for kinds without slices.
     pub slices: Vec<StoredSlice>,
-    /// The answer for the requested key; null if no key was requested.
+    /// The answer for the requested key; null if no key of this space was requested.
     pub key: Option<Asked>,
 }
 

@@ -3,8 +3,8 @@
 //! Manages the state directory. A checkpoint is one atomic write: the changed pages of the filter, the changed fingerprints of the exact
 //! store, the deletion of expired generations, and metadata with the offsets. A generation has the keys of one slice of the window. A large
 //! checkpoint is assembled in files that RocksDB ingests in one step. So the stored state always contains the effects of exactly the
-//! records below its offsets. Checkpoints are not synced to disk. After a power failure, an older checkpoint is enough, because the worker
-//! reads the later changes from the changelog or, without a changelog, from the input again.
+//! records below its offsets. A checkpoint need not be synced to disk. After a power failure, an older checkpoint is enough, because the
+//! worker reads the later changes from the changelog or, without a changelog, from the input again.
 //!
 //! This module never decides how to handle a missing or incompatible checkpoint. It never deletes a corrupt checkpoint, only quarantines
 //! it.
@@ -16,7 +16,7 @@
 //!   h <space> <partition>          metadata: settings, offsets, metadata of the filter, as JSON
 //!   p <space> <partition> <page>   up to 64 KiB of a filter's bits
 //!   x <space> <partition> <generation> <fingerprint>   no value; with `emit = "on_change"`, an 8-byte hash of the content
-//! DIR/drafts/                      unfinished checkpoints, deleted after a crash
+//! DIR/drafts/                      unfinished checkpoints; a start deletes those that a crash left behind
 //! DIR/checkpoints.corrupt-<time>/  quarantined checkpoints
 //! ```
 

@@ -206,7 +206,8 @@ pub struct ContentSample {
     halvings: u32,
     /// Minimum of `halvings`, because a larger sample would exceed the limit on keys.
     least_halvings: u32,
-    /// The value of `halvings` at which the planned number of keys fits into the sample. If more keys arrive, the oldest keys are dropped.
+    /// The lowest value of `halvings` at which the planned number of keys fits into the sample. If the sample is full at this value, a new
+    /// key replaces the oldest key, and the sample is not halved.
     most_halvings: u32,
     /// Number of records examined since the current minute began or the sample was last halved. A record with a large value counts as
     /// several.
@@ -310,7 +311,7 @@ impl ContentSample {
         self.order.retain(|&key| is_kept(key));
     }
 
-    /// Advances by a number of minutes. After each minute with few examined records, the sample is doubled.
+    /// Advances by a number of minutes. After each minute with few examined records, the sample is doubled, up to the limit on keys.
     pub fn pass_minutes(&mut self, minutes: u64) {
         for _ in 0..minutes.min(MAX_HALVINGS_FOR_CPU.into()) {
             if self.examined < EXAMINED_MAX / 4 && self.halvings > self.least_halvings {

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum number of restarts of a changelog scan. A scan starts over if the changelog is trimmed during the scan.
+/// Maximum number of times that a changelog scan starts over because the changelog was trimmed during the scan.
 const TRIMS_MAX: usize = 10;
 
 #[derive(Clone, Copy)]
@@ -112,7 +112,7 @@ impl<'a> Client<'a> {
     pub(super) fn partitions(&self, topic: &str) -> Result<u32, Error> {
         match self.view.partitions(topic)? {
             0 => Err(Error::Question(format!(
-                "topic {topic:?} does not exist: no worker has run with this configuration, or the topic was deleted; check the configuration file"
+                "topic {topic:?} does not exist; check the name of the input. If this is a changelog or repartition topic, no worker has run with this configuration file, or the topic was deleted"
             ))),
             count => Ok(count),
         }

@@ -2,7 +2,7 @@
 //! requested record.
 //!
 //! This module never does I/O, and its memory does not grow with the length of the changelog. If the group's offsets were reset to lower
-//! offsets, the changelog records of the input records that were then read again do not count.
+//! offsets, the group read some input records again. Only the later changelog records of these input records count.
 
 use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome, Span};
 use crate::dedup::{Mutation, Rules};
@@ -141,7 +141,7 @@ pub(super) struct Target {
     pub(super) stream_time: (Option<Timestamp>, Option<Timestamp>),
     /// True if the commit retracted any key.
     pub(super) retracts: bool,
-    /// True if the commit used the slice length and the filter kind of the configuration.
+    /// True if the commit used the window and the filter kind of the configuration.
     pub(super) same_settings: bool,
 }
 
@@ -199,7 +199,7 @@ pub(super) struct History<'w> {
     begins_later: bool,
     /// True if some changelog records were skipped because they use another definition of the key.
     pub(super) has_other_keys: bool,
-    /// True if some changelog records were written with another slice length, so their slice numbers cannot be compared.
+    /// True if some changelog records were written with another window, so their slice numbers cannot be compared.
     pub(super) has_other_slices: bool,
     pub(super) clock: Option<Slice>,
     pub(super) stream_time: Option<Timestamp>,
@@ -271,8 +271,8 @@ impl<'w> History<'w> {
         }
         let same_settings = record.origin.clock == self.origin.clock;
         self.has_other_slices |= !same_settings;
-        // Slice numbers of different slice lengths cannot be compared. If the settings differ, derive the slice from the changelog record's
-        // time, as the worker does when it rebuilds its state.
+        // Slice numbers of different windows cannot be compared. If the window differs, derive the slice from the changelog record's time,
+        // as the worker does when it rebuilds its state.
         let slice_at = |time: Timestamp| self.rules.window.slice_at(time).filter(|_| self.rules.is_sliced());
         let slice = if same_settings { record.slice } else { record.time.and_then(slice_at) };
         let end = record.end_time.max(record.time);

@@ -1,6 +1,7 @@
 //! Explains a record or a key from the committed offsets of a group and its changelog. Never joins the group or writes.
 //!
-//! The module reads the committed offsets before the changelog. The changelog therefore contains all changes up to these offsets.
+//! The module reads the committed offsets first. When it then reads the changelog, the changelog records of all committed input records
+//! have already been written.
 
 use super::Error;
 use super::client::{Client, FoundRecord, Scanned, Waiting};
@@ -37,7 +38,9 @@ pub fn record(
     in_range(partition, client.partitions(input)?, input)?;
     let committed = client.committed(std::slice::from_ref(&place))?.into_iter().next().and_then(|committed| committed.offset);
     let mut rules = config.rules(input).map(|(_, topic)| topic);
-    let mut topic = rules.next().ok_or_else(|| Error::Question(format!("{input:?} is not configured")))?;
+    let mut topic = rules
+        .next()
+        .ok_or_else(|| Error::Question(format!("topic {input:?} is not an input in the configuration file; check the name")))?;
     let mut found = client.record(topic, &place, offset)?;
     for rule in rules {
         if !matches!(found.keyed, Err(NoKey::Passes)) {

@@ -5,8 +5,8 @@
 //! inserted the key. If the record was dropped as a duplicate although no commit within the window had inserted its key, the drop was a
 //! false positive.
 //!
-//! This module never guesses: it reports a verdict or cause that it cannot determine as unknown. It never joins a group or writes to a
-//! topic. It keeps only the history of the requested key in memory.
+//! This module never guesses: a verdict or cause that it cannot determine is reported as unknown or marked as uncertain. It never joins a
+//! group or writes to a topic. It keeps only the history of the requested key in memory.
 //!
 //! | file | content |
 //! |---|---|

@@ -45,7 +45,7 @@ pub(super) enum RecordOutcome {
     Emitted(Option<Before>),
     /// The record was dropped. Contains the state of the key before the record, if known.
     Dropped(Option<Before>),
-    /// The record retracted its key, even if the key was unseen.
+    /// The record retracted its key. The key may have been unseen.
     Retracted,
     /// The commit emitted `emitted` of `of` records, and it is unknown whether this record is one of them.
     Unclear { emitted: usize, of: usize },

@@ -27,7 +27,7 @@ const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const FACTORS: [u32; WORDS] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f, 0x1656_67b1, 0xcc9e_2d51, 0x1b87_3593, 0xe654_6b65];
 
 /// 56 permutations of the eight words. A permutation selects the words for the bits of a key. Any two words occur at any two positions
-/// equally often, as among all 40,320 permutations. These permutations are the maps ax + b of the finite field with eight elements.
+/// equally often, as among all 40,320 permutations. These permutations are the maps ax + b (a ≠ 0) of the finite field with eight elements.
 static ORDERS: [[i32; WORDS]; 56] = orders();
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "less than eight")]

@@ -37,9 +37,9 @@ const HEADROOM_EIGHTHS: u64 = 9;
 const LEAST_SHARE: u64 = 64;
 
 impl Growth {
-    /// Returns the number of keys that the next slice should have room for. `configured` is the configured capacity, and `held` has the
-    /// number of keys in each previous generation. If there are fewer generations than slices in a window, as at the start of a stream or
-    /// after empty slices, the result is at least `configured`.
+    /// Returns the capacity of the next slice, in keys. `configured` is the configured capacity, and `held` has the number of keys in each
+    /// previous generation. If there are fewer generations than slices in a window, as at the start of a stream or after empty slices, the
+    /// result is at least `configured`.
     pub(super) fn capacity(self, configured: u64, held: impl ExactSizeIterator<Item = u64>, slices: u32) -> u64 {
         if !self.adapt {
             return configured;

@@ -1,8 +1,8 @@
 //! The interface between the kinds of filters and the rest of the program.
 //!
-//! Defines the macro `kinds!`, which generates the enums of kinds from the table in `filter/mod.rs`. Also defines the traits that each
-//! kind's folder implements to size, build, and restore filters. Code in this module never mentions a kind, so a new kind needs only a
-//! folder and a row in the table.
+//! Defines the macro `kinds!`, which generates the enums of kinds from the table in `filter/mod.rs`. Also defines the traits that the
+//! folder of each in-memory kind implements to size, build, and restore filters. Code in this module never mentions a kind, so a new kind
+//! needs only a folder and a row in the table.
 
 use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Prediction, SliceUsage, Spec, Usage, Window};
 
@@ -198,7 +198,8 @@ macro_rules! kinds {
             /// Creates the filter that metadata describes, with its bytes still zero. [`Filter::read_page`] fills them in.
             ///
             /// # Errors
-            /// Returns [`MetadataError`] if the metadata does not belong to a filter of this kind and window.
+            /// Returns [`MetadataError`] if the metadata does not belong to a filter of this kind and window, or if there is not enough
+            /// memory.
             pub fn restore(self, window: Window, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
                 match (self, metadata) {
                     $((Self::$kind(sizing), FilterMetadata::$kind(metadata)) => sizing.restore(window, metadata),)*

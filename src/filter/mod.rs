@@ -83,7 +83,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
     /// Inserts a key.
     ///
     /// # Errors
-    /// Returns [`CapacityError`] if there is no room. The key is then not remembered.
+    /// Returns [`CapacityError`] if there is no room. The key is then not inserted.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError>;
 
     /// Looks up a key and inserts it unless [`Filter::contains`] reports it as seen. Returns true if the key was reported as seen.
@@ -166,7 +166,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
     #[must_use]
     fn metadata(&self) -> FilterMetadata;
 
-    /// Returns the pages that changed since [`Filter::mark_clean`], in the order of their ids.
+    /// Returns the pages whose stored copies are missing or out of date, in the order of their ids.
     #[must_use]
     fn dirty_pages(&self) -> Vec<PageId>;
 
@@ -238,7 +238,8 @@ pub struct Part {
 /// The fill level of a filter, from [`Filter::usage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Number of keys remembered, counting repeated insertions. For `stable`, an estimate.
+    /// Number of keys remembered, counting repeated insertions. For `stable`, an estimate. For `exact`, deleted keys are still counted
+    /// until their slice leaves the window.
     pub keys: u64,
     /// Number of keys inserted or renewed since the current slice started. For kinds without slices, the number of keys ever inserted or
     /// renewed.
@@ -300,7 +301,7 @@ pub enum CapacityError {
     MaxMemory,
     /// An exact store has 2^24 changes (about 17 million) that wait for a checkpoint.
     #[error(
-        "too many changes of the exact store are waiting for a checkpoint; check the log for the cause of the failed checkpoints, such as a full disk"
+        "the exact store cannot accept another key, because 2^24 changes (about 17 million) are waiting for a checkpoint; check the log for the cause of the failed checkpoints, such as a full disk"
     )]
     Unsaved,
 }
@@ -324,7 +325,8 @@ pub enum MetadataError {
     /// The stored filter is of a different kind, or a filter or exact store is missing or unexpected.
     #[error("the checkpoint is inconsistent: its filter or exact store does not match its own settings")]
     Kind,
-    /// The stored slices contradict the window. For example, their number differs, they are out of order, or they are outside the window.
+    /// The stored slices contradict the window. For example, the number of slices differs, the slices are out of order, or a slice is
+    /// outside the window.
     #[error("the stored slices do not match the window")]
     Generations,
     /// The stored sizes or numbers of layers are impossible, or the process cannot get enough memory for them.

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The number of a slice. In a window by time, slices are numbered from the Unix epoch. In a window by count, they are numbered from the
+/// The number of a slice. In a window by time, slices are numbered from the Unix epoch. In a window by count, slices are numbered from the
 /// first key. For a filter without slices, the number counts how many average key lifetimes have passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -44,7 +44,7 @@ impl fmt::Display for Slice {
     }
 }
 
-/// The period that a key stays seen, as a time or as a number of keys.
+/// The length of the window, as a record time or as a number of keys, and its division into slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {

@@ -20,7 +20,7 @@ const RECORDS_OF_COLUMNS: usize = 1_000;
 const COLUMNS_MAX: usize = 32;
 /// Maximum number of fields that are tried as the record time.
 const TIMES_MAX: usize = 4;
-/// Range of numbers that count as times, in milliseconds: from 2000 to 2100.
+/// Range of numbers that count as times, in milliseconds since the epoch: the years 2000 to 2100.
 const TIMES: std::ops::Range<i64> = 946_684_800_000..4_102_444_800_000;
 /// The hash of a field that is missing or null.
 pub(super) const MISSING: u64 = 0;

@@ -44,7 +44,7 @@ pub struct Comparison {
     pub kinds: Vec<Row>,
 }
 
-/// Costs and guarantees of one kind. Sizes are for the whole topic unless stated otherwise. Rates are rounded to four digits.
+/// Costs and guarantees of one kind. Sizes are for the whole topic unless stated otherwise. Rates are rounded to four significant digits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub kind: String,
@@ -62,7 +62,7 @@ pub struct Row {
     pub disk_bytes: u64,
     /// Memory or disk space per planned key, in bits.
     pub bits_per_key: f64,
-    /// Number of bits, cells, slots, or disk locations that a lookup of an absent key checks.
+    /// Maximum number of bits, cells, slots, or disk locations that a lookup of an absent key checks.
     pub k: u32,
     pub reads: String,
     /// Predictions at 1, 1.5, 2, and 4 times the planned keys.
@@ -78,7 +78,8 @@ pub struct Row {
     pub overfull: String,
     /// True if the kind fits into the requested memory, or `None` if no memory was requested.
     pub fits: Option<bool>,
-    /// Lowest false-positive rate within the requested memory. `None` if the kind does not fit at any rate, or if no memory was requested.
+    /// Lowest false-positive rate within the requested memory. For `stable`, at least the requested rate, because the filter is sized for
+    /// that rate. `None` if the kind does not fit at any rate, or if no memory was requested.
     pub rate_within_memory: Option<f64>,
     /// The configuration line for the kind, or `None` if a topic cannot use the kind.
     pub configuration: Option<String>,

@@ -1,9 +1,9 @@
 //! Counts a recorded stream: distinct keys, duplicates, and keys in a window.
 //!
 //! Keys are counted by their 128-bit fingerprints, in memory. The count is exact as long as all keys fit into memory. With more keys, the
-//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, half of the keys are dropped
-//! and ignored from then on, as if they had never occurred. The fingerprints decide which half. So the memory for keys is limited, no
-//! matter how long the input is.
+//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, about half of the keys are
+//! dropped and ignored from then on, as if they had never occurred. The fingerprints decide which keys are dropped. So the memory for keys
+//! is limited, no matter how long the input is.
 
 use crate::config::{EarlierRules, Topic};
 use crate::filter::{Slice, Window};
@@ -24,9 +24,9 @@ const KEYS_MAX: usize = 900_000;
 pub struct SampleOptions {
     pub format: Format,
     pub key: KeySpec,
-    /// Predicates that select records. A record that does not match all of them counts only as passed.
+    /// Predicates that select records. A record that does not match all of them is counted as passed.
     pub when: Vec<Predicate>,
-    /// Rules of the same input that come before this rule in the configuration. A record that one of these rules selects counts only as
+    /// Rules of the same input that come before this rule in the configuration. A record that one of these rules selects is counted as
     /// passed.
     pub earlier: Vec<Topic>,
     pub formats: Formats,
@@ -44,7 +44,7 @@ pub struct Sample {
     pub distinct: u64,
     /// The larger of the relative standard errors of `distinct` and `window_keys`. 0 if all keys were counted.
     pub relative_error: f64,
-    /// Number of records whose key occurred before.
+    /// Number of records whose key also occurs in an earlier record.
     pub repeats: u64,
     /// Duplicates divided by records with a key.
     pub repeat_share: f64,
@@ -155,8 +155,9 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
     Ok(sample)
 }
 
-/// Counts the distinct keys in a sliding window. `last` has the slice of each key's last record, and `slices` has the number of such keys
-/// per slice. `last` and `slices` contain only keys whose fingerprints start with at least `halvings` zero bits.
+/// Counts the distinct keys in a sliding window. `last` has the slice of each key's last record, and `slices` has, for each slice, the
+/// number of keys whose last record is in that slice. `last` and `slices` contain only keys whose fingerprints start with at least
+/// `halvings` zero bits.
 #[derive(Default)]
 struct Windows {
     window: Option<Window>,

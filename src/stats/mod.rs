@@ -48,7 +48,8 @@ pub struct Stats {
     pub latency: Histogram,
     pub transaction_time: Histogram,
     pub checkpoint_time: Histogram,
-    /// Time from the assignment of a partition, or from the start of a later restore, until the state of the partition is restored.
+    /// Time from the assignment of a partition, or from the start of a later restore, until the worker starts to read the partition. A
+    /// warm-up comes later and is not included.
     pub restore_time: Histogram,
     /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds. While no
     /// topic matches, the process has no producers, so answers to requests for the list of topics count instead.
@@ -69,7 +70,8 @@ pub struct TopicCounts {
     /// Late records. With `late = "emit"`, late records get other verdicts and are not counted here.
     pub late: AtomicU64,
     pub retracted: AtomicU64,
-    /// Tombstones whose key cannot be read. The option `on_tombstone` determines whether they are emitted.
+    /// Tombstones whose key cannot be read. The option `on_tombstone` determines whether they are emitted, dropped, or counted in `invalid`
+    /// instead.
     pub tombstone: AtomicU64,
     /// Records that no rule of the input selects with `when`. They are emitted without deduplication, unless the topic is a shadow.
     pub passed: AtomicU64,

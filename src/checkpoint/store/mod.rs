@@ -45,7 +45,7 @@ pub struct Store {
     dir: PathBuf,
     open: RwLock<Opened>,
     claims: Mutex<Claims>,
-    /// The number of checkpoints that were assembled in files.
+    /// The number of checkpoints that were assembled in files. Also the name of the next draft's directory.
     drafts: AtomicU64,
     batch_bytes: u64,
     instance: OnceLock<String>,
@@ -61,7 +61,7 @@ struct Opened {
     failed: bool,
     /// The number of quarantines. Each quarantine replaces the database with an empty one.
     epoch: u64,
-    /// The device and inode of the open directory, to detect that another directory has taken its path.
+    /// The device and inode of the open directory, to detect that the directory was deleted or replaced.
     place: Option<(u64, u64)>,
 }
 
@@ -276,7 +276,7 @@ impl Store {
     }
 
     /// Returns the content of a fingerprint in a stored generation, 0 if contents are not stored, or `None` if the fingerprint is not
-    /// stored. Fails if the store was quarantined after `saved`.
+    /// stored. Fails if the store no longer holds `saved` ([`Store::holds`]).
     ///
     /// If the entry is corrupt, quarantines the store. Restoring the partition from the same store would not help, because loading a
     /// checkpoint reads no fingerprints and does not notice the corruption.

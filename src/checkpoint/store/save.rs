@@ -40,7 +40,7 @@ impl Store {
         let Some(db) = &open.db else {
             return Err(Error::Store {
                 dir: self.dir.clone(),
-                message: "the database was quarantined and is not open again yet".to_owned(),
+                message: "the database is closed, because it could not be opened again after a quarantine or a failed write".to_owned(),
             });
         };
         // If the directory was deleted or replaced, RocksDB would continue to write to the deleted files.

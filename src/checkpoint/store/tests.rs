@@ -247,7 +247,7 @@ fn only_the_newest_claim_can_save() {
     assert_eq!(offsets, [10, 29]);
 }
 
-/// After a quarantine, the disk may have no room for a new database. The next checkpoint creates the database and must not mistake it for
+/// After a quarantine, the disk may be too full for a new database. The next checkpoint creates the database and must not mistake it for
 /// another process's replacement, which would be quarantined as well.
 #[cfg(feature = "faults")]
 #[test]

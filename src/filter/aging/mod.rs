@@ -2,9 +2,9 @@
 //!
 //! A window is divided into `slices`. The filter keeps at most `slices + 1` generations, each with its own Bloom filters, so a key stays
 //! seen for at least `window` and at most `window * (1 + 1/slices)`. With one slice, this is the classic pair of a young and an old filter
-//! (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010). Keys are inserted only into the newest generation, the open one. The filter
-//! may report an absent key as seen. It never forgets a key within its window, unless the configuration allows early eviction at
-//! `max_memory`.
+//! (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010). Keys are inserted only into the open generation, which is the generation of
+//! the current slice. The filter may report an absent key as seen. It never forgets a key within its window, unless the configuration
+//! allows early eviction at `max_memory`.
 
 mod batch;
 mod metadata;
@@ -74,15 +74,16 @@ pub struct Aging {
     slice: Option<Slice>,
     /// Generations, oldest first. If the last generation is for the current slice, it is open: keys are inserted into it.
     generations: Vec<Generation>,
-    /// True if `max_memory` allows no further layer in the current slice. Reset when the next slice starts.
+    /// True if the newest layer accepts any number of keys, because `max_memory` allows no further layer in the current slice. Reset when
+    /// the next slice starts.
     saturated: bool,
     evicted: u64,
     /// Capacity that the changelog stores for the current slice. `None` if the filter computes the capacity itself.
     replay_info: Option<u64>,
-    /// Version of the layers: rises when a layer is added or removed, or when a page is restored. Starts at 1, because version 0 means that
-    /// nothing was precomputed.
+    /// Version of the layers: rises when a layer is added or removed, when a slice starts, and when a page is restored. Starts at 1,
+    /// because version 0 means that nothing was precomputed.
     version: u64,
-    /// Number of keys that can be inserted before a layer is added or removed. 0 until it is computed.
+    /// Number of keys that the newest layer still accepts. If it is 0, the next insertion calls [`Aging::find_room`].
     room: u64,
     batch: Batch,
 }
@@ -164,7 +165,7 @@ impl Aging {
     fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
             // Move keys that were inserted before any time was known to the slice of the first known time. A page's id contains its slice,
-            // so all stored pages now have the wrong id.
+            // so all pages must be stored again under their new ids.
             self.generations.iter_mut().for_each(|generation| generation.slice = slice);
             self.mark_stale();
         }
@@ -182,9 +183,9 @@ impl Aging {
         self.room = 0;
     }
 
-    /// Ensures that the newest layer accepts keys and computes `room`, the number of keys that it accepts. If `max_memory` allows no
-    /// further layer, returns an error or, depending on `at_max_memory`, lets the newest layer accept any number of keys even if it is
-    /// full.
+    /// In a window by count, starts the next slice if the current slice is full. Then ensures that the newest layer accepts keys and
+    /// computes `room`, the number of keys that it accepts. If `max_memory` allows no further layer, returns an error or, depending on
+    /// `at_max_memory`, lets the newest layer accept any number of keys even if it is full.
     fn find_room(&mut self) -> Result<(), CapacityError> {
         let slice_keys = match self.window {
             Window::Time { .. } => u64::MAX,
@@ -233,9 +234,10 @@ impl Aging {
         Ok(())
     }
 
-    /// Returns the capacity and layout of the first layer of a generation that is about to open. The capacity comes from the changelog
-    /// (`replay_info`) or, in a window by time, follows from the number of keys in the previous generations. If `max_memory` does not allow
-    /// a layer that is larger than configured, the layer has the configured size.
+    /// Returns the capacity and layout of the first layer of a generation that is about to open. The capacity comes from the changelog if
+    /// the changelog stores one (`replay_info`). Otherwise, it follows from the number of keys in the previous generations in a window by
+    /// time with `adapt`, and is the configured capacity in all other cases. If `max_memory` does not allow a layer that is larger than
+    /// configured, the layer has the configured size.
     fn first_size(&self) -> (u64, BloomLayout) {
         let held = self.generations.iter().map(Generation::keys);
         let capacity = match self.window {

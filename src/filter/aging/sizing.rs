@@ -41,7 +41,7 @@ impl Sizing {
     }
 
     /// Predicts the rate and memory, including chained layers, at the moment when every generation holds `load` times its capacity. The
-    /// false-positive rate of the stream is highest at that moment.
+    /// filter's false-positive rate is highest at that moment.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn predict(&self, window: Window, load: f64) -> Prediction {
@@ -150,7 +150,7 @@ impl kind::Sizing for Sizing {
         let (keys, layout) = (self.capacity as f64, self.steady(window).layout);
         let closed = (-shape_rate(layout, keys)).ln_1p();
         let open = (-mean_between(0.0, keys, |keys| shape_rate(layout, keys))).ln_1p();
-        // 1 - closed^slices * open, without loss of precision at small rates.
+        // 1 - e^(closed * slices + open), without loss of precision at small rates.
         -(closed * f64::from(window.slices()) + open).exp_m1()
     }
 

@@ -1,11 +1,11 @@
 //! A cuckoo filter with a generation tag in each slot: the filter that can delete keys.
 //!
-//! One table holds the keys of all slices. A slot has the fingerprint of a key and a tag for the slice of its insertion. Compared with the
-//! queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs about two cache misses per table and lookup
-//! for any number of slices, and supports [`Filter::remove`]. But each start of a slice needs a pass over the table (a few nanoseconds per
-//! slot), and changes are spread over all pages, so every checkpoint stores most pages. The filter may report an absent key as seen. It
-//! never reports an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an absent key may remove
-//! a different key.
+//! One table holds the keys of all slices. A slot has the fingerprint of a key and a tag for the slice of its insertion or last renewal.
+//! Compared with the queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs about two cache misses per
+//! table and lookup for any number of slices, and supports [`Filter::remove`]. But each start of a slice needs a pass over the table (a few
+//! nanoseconds per slot), and changes are spread over all pages, so every checkpoint stores most pages. The filter may report an absent key
+//! as seen. It never reports an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an absent key
+//! may remove a different key.
 //!
 //! There are `slices + 1` tags, one per generation. Before a slice starts, a pass over the table removes every key whose tag is about to be
 //! reused, no matter how far time has jumped. So all keys with the same tag are always from the same slice of the window.
@@ -374,7 +374,7 @@ pub struct Metadata {
     pub slices: u32,
     /// Tag of the current slice.
     pub tag: u64,
-    /// Number of keys inserted since the current slice started.
+    /// Number of keys inserted or renewed since the current slice started.
     pub open_keys: u64,
     /// Number of layers created so far, which is the name of the next one.
     pub names: u64,

@@ -21,9 +21,9 @@ pub struct Sizing {
 }
 
 impl Sizing {
-    /// Sizes a filter whose window holds `keys`, with a rate of at most `rate` in (0, 1). The filter has room for one slice more than the
-    /// window, because the open slice fills up before the oldest one expires. It uses at most 95 % of its slots. If a tag has t bits, rates
-    /// below about `2^(t-54)` cannot be reached.
+    /// Sizes a filter whose window holds `keys`, with a rate of at most `rate` in (0, 1). The first table is sized for the keys of one
+    /// slice more than the window has, because the open slice fills up before the oldest slice expires. The table uses at most 95 % of its
+    /// slots. If a tag has t bits, rates below about `2^(t-54)` cannot be reached.
     #[must_use]
     pub fn new(window: Window, keys: u64, rate: f64) -> Self {
         let slices = u64::from(window.slices());

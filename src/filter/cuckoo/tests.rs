@@ -22,7 +22,7 @@ fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
 
 #[test]
 fn memory_matches_the_documentation() {
-    // Bits per key of a window with four slices. The table has room for five slices, but only the keys of four slices count.
+    // Bits per key of a window with four slices. The table is sized for five slices, but only the keys of four slices count.
     for (rate, least, most) in [(1e-2, 15.0, 18.5), (1e-3, 19.0, 22.0), (1e-4, 24.0, 27.0), (1e-6, 31.0, 34.5), (1e-9, 44.0, 49.0)] {
         let sizing = Sizing::new(FOUR, 10_000_000, rate);
         let bits = sizing.bytes(FOUR) as f64 * 8.0 / 1e7;

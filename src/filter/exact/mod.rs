@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// Maximum number of changes that wait in memory for a checkpoint, at about 50 bytes each. If there are more, checkpoints have probably
-/// failed for a long time, and insertions fail to keep the store from filling the memory.
+/// Maximum number of changes that wait in memory for a checkpoint, at about 50 bytes each. At the maximum, checkpoints have probably failed
+/// for a long time. Insertions then return an error, so that the changes do not fill the memory.
 const UNSAVED_MAX: u64 = 1 << 24;
 
 /// Id of a generation. Ids start at 0, and a partition never reuses an id.
@@ -44,7 +44,7 @@ pub struct ArchiveError(pub String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExactError {
-    /// The filter or the exact store has no room for another key.
+    /// The filter or the exact store cannot accept another key.
     #[error(transparent)]
     Full(#[from] CapacityError),
     /// The archive cannot be read.
@@ -120,7 +120,8 @@ impl Exact {
         (Fingerprint(fingerprint.0 & self.entry_bits), Fingerprint(fingerprint.0 & !self.entry_bits).high())
     }
 
-    /// Attaches the archive, which answers lookups of fingerprints that [`Exact::mark_clean`] removed from memory.
+    /// Attaches the archive, which answers lookups of stored fingerprints: all fingerprints of a restored store, and the fingerprints that
+    /// [`Exact::mark_clean`] removes from memory.
     pub fn attach(&mut self, archive: Box<dyn Archive>) {
         self.archive = archive;
     }
@@ -165,7 +166,7 @@ impl Exact {
     /// Inserts a key into the open generation. In a window by count, first starts the next slice if the current slice is full.
     ///
     /// # Errors
-    /// Returns [`CapacityError::Unsaved`] if too many fingerprints wait for a checkpoint.
+    /// Returns [`CapacityError::Unsaved`] if too many changes wait for a checkpoint.
     pub fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         if self.unsaved >= UNSAVED_MAX {
             return Err(CapacityError::Unsaved);
@@ -192,7 +193,7 @@ impl Exact {
     /// the state changed.
     ///
     /// # Errors
-    /// Returns an error if the archive cannot be read, or if there is no room. The state is then unchanged.
+    /// Returns an error if the archive cannot be read, or if too many changes wait for a checkpoint. The state is then unchanged.
     pub fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let (entry, content) = self.entry(fingerprint);
         let there = self.open().map_or(Ok(None), |open| self.content_in(open, entry))? == Some(content);
@@ -270,7 +271,8 @@ impl Exact {
         self.open().map_or(0, |open| open.keys)
     }
 
-    /// Returns the number of keys remembered, counting repeated insertions.
+    /// Returns the number of keys inserted into the generations of the window, counting repeated insertions and keys that were deleted
+    /// afterward.
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.generations.iter().map(|generation| generation.keys).sum()

@@ -122,8 +122,8 @@ impl CellProcess {
 /// Distribution of a cell's value at a point in time. Time is counted in events.
 struct Cell {
     process: CellProcess,
-    /// True if a cell that reaches zero stays zero. The sum of `values` is then the probability that the cell was never zero since it was
-    /// set.
+    /// True if a cell that reaches zero stays zero. The sum of `values` is then the probability that the cell has not been zero since it
+    /// was set.
     mortal: bool,
     /// `values[v - 1]` is the probability that the cell has the value `v`.
     values: [f64; 15],
@@ -169,7 +169,7 @@ impl Cell {
         }
     }
 
-    /// Advances by a number of insertions. Stops when nothing changes any more.
+    /// Advances by a number of insertions. Stops early if the distribution no longer changes.
     fn pass_insertions(mut self, insertions: f64) -> Self {
         let mut left = insertions * self.process.events;
         while left > 0.0 {

@@ -1,7 +1,8 @@
 //! A proposed configuration for a recorded stream, with reasons.
 //!
-//! A proposed key must have duplicates in the stream, and each duplicate must be equal to the previous record with its key. This module
-//! never proposes a key that would drop records that are not duplicates.
+//! A proposed key must have duplicates in the stream, and each duplicate must have the same value in every compared field as the previous
+//! record with its key. This module never proposes a key whose duplicates differ, because such a key would drop records that are not
+//! duplicates.
 
 use super::columns::{Column, Columns, MISSING, Place};
 use super::{SampleError, rounded};
@@ -27,7 +28,7 @@ pub struct Candidate {
     /// The key, as written in the configuration.
     pub key: String,
     pub distinct: u64,
-    /// Number of records whose key occurred before.
+    /// Number of records whose key also occurs in an earlier record.
     pub repeats: u64,
     /// Number of duplicates that differ from the previous record with their key. If there is no other field to compare, every duplicate
     /// counts as a conflict.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::filter::Growth;
 
-/// Inserts a number of new keys in each slice. Returns the filter and its memory in bytes after each slice.
+/// Inserts `slices[n]` new keys into slice `n`. Returns the filter, and its memory in bytes after each slice.
 fn grown(growth: Growth, slices: &[u64]) -> (Aging, Vec<u64>) {
     let mut filter = Aging::new(plan_window(), Sizing::new(plan_window(), 20_000, 1e-3).with_growth(growth));
     let mut bytes = Vec::new();

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Looks up keys by number in batches, some of them repeatedly, and inserts each key that is not seen. Returns the answers and the filter.
-/// `ahead` is called before each batch. Asserts that every key within the window is seen. A `HashMap` has the last insertion of each key.
+/// Looks up numbered keys in batches, some of them repeatedly, and inserts each key that is not seen. Calls `ahead` before each batch.
+/// Asserts that every key that was inserted within the window is seen. Returns the answers and the filter.
 fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (Vec<bool>, Aging) {
     const SLICES: u32 = 3;
     let window = Window::Time { slice_ms: 100, slices: SLICES };
