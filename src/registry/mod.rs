@@ -49,7 +49,7 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 /// The first and the longest wait before a retry for the same schema. The wait doubles with each retry.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// If this number of pending requests have failed, the errors of further requests are not logged.
+/// If at least this number of pending requests have failed, the errors of further requests are not logged.
 const LOGGED_MAX: usize = 8;
 
 pub struct Registry {
