@@ -87,7 +87,7 @@ impl Diagnostics {
         self.errors.iter().any(|error| within(&error.path, path) || within(path, &error.path))
     }
 
-    /// Returns the configuration if there is no error, or else the errors in the order of their paths.
+    /// Returns `made` if no error was reported, or else the errors, sorted by path.
     pub(super) fn finish<T>(mut self, made: Option<T>) -> Result<T, Errors> {
         match made {
             Some(made) if self.errors.is_empty() => Ok(made),

@@ -18,7 +18,8 @@ pub struct Filter {
     /// Number of distinct keys of the whole topic in a window. `None` for a window by count, because its number of keys is the capacity,
     /// and for kinds without a capacity.
     pub capacity: Option<u64>,
-    /// Maximum share of unseen keys that the filter reports as seen by mistake when it is filled to its capacity.
+    /// Maximum share of unseen keys that the filter reports as seen by mistake while the number of keys does not exceed the capacity. Kinds
+    /// that are sized by memory keep this share with any number of keys.
     pub false_positive_rate: f64,
     /// Memory for the whole topic in bytes. `None` for kinds that are not sized by memory.
     pub memory: Option<u64>,
@@ -45,7 +46,7 @@ fn sized_by_memory(kind: Kind, window: Window, demand: &Demand) -> Option<Spec> 
 impl Filter {
     /// Returns the filter of one partition, or `None` if this kind of filter has no part in memory. With a window by time, each of the
     /// `partitions` partitions gets an equal share of the topic's capacity. With a window by count, each partition gets the full capacity,
-    /// because all keys of a window can be in one partition.
+    /// because each partition has its own window with this number of keys.
     #[must_use]
     pub fn spec(&self, window: Window, partitions: u32) -> Option<Spec> {
         let partitions = u64::from(partitions.max(1));
@@ -69,8 +70,8 @@ impl Filter {
     }
 
     /// Returns an error message if the filters of all `partitions` partitions together need more than `max_memory` at capacity. The total
-    /// depends on `partitions`, because the size of each filter is rounded up to whole blocks, and because each partition needs the full
-    /// capacity in a window by count.
+    /// depends on `partitions`, because the size of each filter is rounded up to whole blocks. With a window by count, each partition also
+    /// needs the full capacity.
     #[must_use]
     pub fn memory_problem(&self, window: Window, partitions: u32) -> Option<String> {
         let most = self.growth.max_bytes?;

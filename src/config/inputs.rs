@@ -18,7 +18,7 @@ const NAME_MAX: usize = 249;
 #[serde(try_from = "Value")]
 pub(super) enum Inputs {
     One(String),
-    /// A name is `None` if an error in it was already reported.
+    /// A name is `None` if it is null in YAML, or if an error in it was already reported.
     List(Vec<Option<String>>),
     Pattern(String),
 }
@@ -129,7 +129,8 @@ impl Config {
 }
 
 impl Topic {
-    /// Returns the names of the topics that the worker writes to, each with the option that sets it. The list is empty for a shadow topic.
+    /// Returns the names of the output and of the topics for duplicates and invalid records, each with the option that sets the name. The
+    /// list is empty for a shadow topic, because the worker writes none of its records.
     #[must_use]
     pub fn outputs(&self) -> Vec<(&'static str, &str)> {
         let Some(output) = &self.output else { return Vec::new() };

@@ -3,7 +3,7 @@
 use super::error::Diagnostics;
 use std::net::SocketAddr;
 
-/// Parses an address and a port. Returns `None` for `off`. For any other text, reports an error that shows the `example`.
+/// Parses an address and a port. Returns `None` for `off`. If the text is neither, reports an error that shows the `example`.
 pub(super) fn listen(raw: &str, path: &str, example: &str, diagnostics: &mut Diagnostics) -> Result<Option<SocketAddr>, ()> {
     if raw == "off" {
         return Ok(None);

@@ -25,8 +25,9 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of errors that are reported for the types and names of options.
 const FAULTS_MAX: usize = 100;
 
-/// Merges the layers and converts them to options. Reports options with a wrong name or type and gives them their defaults. Returns `None`
-/// if the file cannot be read, if it cannot be merged with the other layers, or after [`FAULTS_MAX`] errors.
+/// Merges the layers and converts them to options. Reports and removes options with an unknown name or a wrong type. A removed option has
+/// its default. Returns `None` if the file cannot be read, if it cannot be merged with the other layers, if the value that causes an error
+/// cannot be removed, or after [`FAULTS_MAX`] errors.
 pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
     let mut tree = tree(path, environment, overrides, diagnostics)?;
     refuse_lists(&mut tree, diagnostics);
@@ -80,7 +81,8 @@ fn inline(text: &str) -> Option<Value> {
 /// Reads a TOML or YAML file, without environment variables and without validation. The extension of the file determines the format.
 ///
 /// # Errors
-/// Returns an error message if the file cannot be read or parsed, or is larger than 1 MiB.
+/// Returns an error message if the extension is unknown, or if the file cannot be read or parsed, is larger than 1 MiB, or has too many
+/// values after its YAML aliases are expanded.
 pub fn document(path: &Path) -> Result<Json, String> {
     let tree = read(path)?.collect().map_err(|error| one_line(&error.to_string()))?;
     Ok(tree.into_iter().map(|(name, value)| (name, as_it_is(value.kind))).collect())
@@ -129,7 +131,8 @@ fn read(path: &Path) -> Result<File, String> {
     }
 }
 
-/// Returns the path of the first number in a TOML file that is too large. The parser's own message has neither a path nor a line.
+/// Returns the path of a number in a TOML text that does not fit into an `i64` or `f64`, if there is one. The parser's own message has
+/// neither a path nor a line.
 fn large_number(text: &str) -> Option<String> {
     let table = DeTable::parse(text).ok()?.into_inner();
     large_number_in("", &DeValue::Table(table))
@@ -280,7 +283,7 @@ fn lacks_space(name: &str, value: &Value) -> bool {
 }
 
 /// Flattens nested tables into names with dots, because TOML, the environment, and flags split an unquoted name such as `ssl.key.location`
-/// into nested tables. Returns the file's entries first, so the other layers override them.
+/// into nested tables. Sorts the entries by layer (file, environment, flags), because the last entry with a name overrides the others.
 fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
     let mut entries = Vec::new();
     for (name, value) in table {

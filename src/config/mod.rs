@@ -2,7 +2,7 @@
 //!
 //! Each layer overrides the previous layers: built-in defaults, the file (TOML or YAML), environment variables `UNSEEN__A__B`, and flags.
 //! `raw` has the options as written, and `resolve` converts them to the types of this module, which are always valid. All errors are
-//! reported at once. Each error contains its source (such as the file) and the path of the option.
+//! reported at once. Each error contains its source (such as the file) and, if it concerns an option, the path of the option.
 //!
 //! This module never connects to a broker or touches the state directory.
 
@@ -136,14 +136,15 @@ impl Config {
 pub struct Kafka {
     /// The initial brokers: `host:port`, separated by commas.
     pub bootstrap_servers: String,
-    /// The consumer group, and the prefix of internal topics and transactional ids.
+    /// The consumer group. The names of internal topics and the transactional ids begin with the name of the group.
     pub group_id: String,
-    /// A static name of this process. The name makes the group membership static, so a restart does not trigger a rebalance. Transactional
-    /// ids contain the static name or, without a static name, the id of the state directory.
+    /// A static name of this process. The name makes the group membership static, so a restart within `session.timeout.ms` does not trigger
+    /// a rebalance. Transactional ids contain the static name or, without a static name, the id of the state directory.
     pub instance_id: Option<String>,
     /// The start position of a partition without a committed offset.
     pub start: Start,
-    /// The action if a partition's log ends before the next offset that the worker would read.
+    /// The action if a partition's log ends before the next offset that the worker would read. Applies only if the brokers have topic ids.
+    /// Otherwise, the worker assumes that the topic was recreated and reads the partition from its beginning.
     pub on_truncation: OnTruncation,
     /// The maximum time to wait for a broker at startup.
     pub connect_timeout: Duration,
@@ -190,10 +191,10 @@ pub enum OnTruncation {
     Continue,
 }
 
-/// The minimum of [`Delivery::linger`].
+/// The linger time with `at_least_once`, and the minimum with `exactly_once`.
 const LINGER: Duration = Duration::from_millis(5);
 const LINGER_MAX: Duration = Duration::from_millis(250);
-/// The time that each partition adds to the linger time.
+/// The time that each partition adds to the linger time with `exactly_once`.
 const LINGER_EACH: Duration = Duration::from_millis(1);
 
 /// The worker threads and their transactions.
@@ -222,9 +223,10 @@ impl Delivery {
     /// With `at_least_once`, the time is always 5 ms. With `exactly_once`, it is 1 ms per partition. librdkafka sends one request per
     /// partition, and a broker processes the requests of a connection one at a time. With 1 ms per partition, all `partitions` together
     /// cause at most a thousand requests per second. With fewer partitions, the time is shorter, because records use memory while they
-    /// wait. Two limits take precedence. The time is at most a quarter of the commit interval. At this limit, a partition causes at most
-    /// five requests per commit. The time is always between 5 ms (200 requests per second per partition) and 250 ms (4 requests). A commit
-    /// does not wait for this time: it flushes the producer.
+    /// wait. Two limits take precedence over 1 ms per partition. The time is at most a quarter of the commit interval. At this limit, a
+    /// partition causes at most five requests per commit. The time is at most 250 ms (4 requests per second per partition) and at least
+    /// 5 ms (200 requests), even if a quarter of the commit interval is less. A commit does not wait for this time, because it flushes the
+    /// producer.
     #[must_use]
     pub fn linger(self, commit_interval: Duration, partitions: u32) -> Duration {
         match self {
@@ -262,10 +264,11 @@ pub struct State {
     pub dir: PathBuf,
     /// True if seen keys are also written to a changelog topic. The state of a partition can be rebuilt from this topic.
     pub changelog: bool,
-    /// The action for a partition that has neither a usable checkpoint nor a usable changelog.
+    /// The action for a partition that has neither a usable checkpoint nor a usable changelog, or whose input no longer has the records
+    /// that its state lacks.
     pub cold_start: ColdStart,
-    /// Maximum average number of bytes per second that checkpoints write. To stay below this rate, large checkpoints are written less often
-    /// than every `worker.checkpoint_interval`.
+    /// Maximum average number of bytes per second that the checkpoints of all workers write. To stay below this rate, large checkpoints are
+    /// written less often than every `worker.checkpoint_interval`.
     pub max_write_rate: u64,
 }
 
@@ -352,7 +355,8 @@ pub struct Topic {
     pub on_duplicate: OnDuplicate,
     /// The action for tombstones (records with a null value), if the key needs the value.
     pub on_tombstone: OnTombstone,
-    /// The action for records without a usable key, content, or event time, and for records that the output rejects.
+    /// The action for invalid records: records without a usable key, content, or event time, records for which a predicate cannot be
+    /// tested, and records that the output rejects.
     pub on_invalid: OnInvalid,
     /// The field or header whose values get their own counts of records and duplicates. `None` if `count_by` is not set.
     pub count_by: Option<CountBy>,
@@ -430,7 +434,7 @@ impl Topic {
         self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind.properties().keeps_window)
     }
 
-    /// Returns the locations of all fields and headers that a verdict depends on.
+    /// Returns the places in a record that its verdict depends on, and the formats of its key and value.
     #[must_use]
     #[inline]
     pub const fn record_spec(&self) -> RecordSpec<'_> {

@@ -74,8 +74,8 @@ const CA: &str = "https.ca.location";
 const URL: &str = "sasl.oauthbearer.token.endpoint.url";
 const EXPECTED_URL: &str = "expected the URL of a token endpoint, such as \"https://idp.example/oauth2/token\", or of a token file, such as \"file:///var/run/secrets/tokens/kafka\"";
 
-/// Resolves the login with bearer tokens, if there is one. Removes the OAUTHBEARER properties from `properties`, because unseen obtains the
-/// tokens itself and passes only the tokens to librdkafka.
+/// Resolves the login with bearer tokens, if there is one. Removes `sasl.oauthbearer.*` and `https.ca.*` from `properties`, because unseen
+/// obtains the tokens itself and passes only the tokens to librdkafka.
 pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option<&str>, diagnostics: &mut Diagnostics) -> Option<OAuth> {
     let is_own = |name: &str| name.starts_with(PREFIX) || name.starts_with("https.ca.");
     let all = std::mem::take(properties).into_iter();
@@ -156,7 +156,8 @@ fn source(values: [Option<String>; 5], names: [&str; 5], report: &mut dyn FnMut(
     Some(TokenSource::Endpoint(TokenEndpoint { url, client_id: client_id?, client_secret: client_secret?, scope, ca_location }))
 }
 
-/// Returns the region in the host name of an Amazon MSK broker, such as `b-1.news.abc123.c2.kafka.us-east-1.amazonaws.com:9098`.
+/// Returns the AWS region in the host name of the first Amazon MSK broker in a list of servers: `us-east-1` for
+/// `b-1.news.abc123.c2.kafka.us-east-1.amazonaws.com:9098`.
 fn region(servers: &str) -> Option<String> {
     servers.split(',').find_map(|server| {
         let (host, _) = server.trim().rsplit_once(':')?;

@@ -1,4 +1,4 @@
-//! Options for predicates. They select the records to deduplicate and the retractions.
+//! The options `when` and `retract`: predicates that select the records to deduplicate and the retractions.
 
 use super::error::Diagnostics;
 use super::forms::{shared, whole};

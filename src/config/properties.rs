@@ -22,7 +22,8 @@ impl TryFrom<Value> for Properties {
     }
 }
 
-/// Properties that unseen sets itself, each with advice for the error message. Values other than unseen's own would break its guarantees.
+/// Properties that unseen sets itself, each with advice for the error message. Another value would break a guarantee of unseen or
+/// contradict one of its options.
 pub(super) const OWNED: [(&str, &str); 27] = [
     ("acks", "remove it: unseen always waits for all in-sync replicas"),
     ("auto.commit.enable", "remove it: unseen commits offsets together with its outputs, every worker.commit_interval"),
@@ -34,7 +35,7 @@ pub(super) const OWNED: [(&str, &str); 27] = [
     ("enable.auto.commit", "remove it: unseen commits offsets together with its outputs, every worker.commit_interval"),
     ("enable.auto.offset.store", "remove it: unseen commits offsets together with its outputs"),
     ("enable.idempotence", "remove it: unseen always uses an idempotent producer"),
-    ("enable.partition.eof", "remove it: unseen requires the default"),
+    ("enable.partition.eof", "remove it: unseen's clients need different values"),
     ("group.id", "use kafka.group_id"),
     ("group.instance.id", "use kafka.instance_id"),
     ("group.protocol", CLASSIC),
@@ -120,8 +121,8 @@ fn is_text(name: &str) -> bool {
 pub(super) const PATH: &str = "kafka.properties";
 
 /// Converts values to text for librdkafka. Rejects the properties that unseen sets itself and the properties that only Java clients have.
-/// Renames each property to its primary name and rejects a second property with that name. Otherwise, librdkafka would use the last of the
-/// two values, and their order is not defined.
+/// Renames each property to its primary name. If two names mean the same property, rejects the second name. Otherwise, librdkafka would use
+/// the last of the two values, and their order is not defined.
 pub(super) fn resolve(raw: &BTreeMap<String, Value>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
     for (name, value) in raw {

@@ -32,7 +32,7 @@ pub(super) struct Raw {
     pub(super) serve: Serve,
     /// The topics to deduplicate, at least one.
     #[schemars(with = "Vec<Topic>", length(min = 1))]
-    // An entry is `None` if an error in it was already reported.
+    // An entry is `None` if it is null in YAML, or if an error in it was already reported.
     pub(super) topics: Vec<Option<Topic>>,
 }
 

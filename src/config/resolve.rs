@@ -51,7 +51,7 @@ fn check_patterns(config: &Config, diagnostics: &mut Diagnostics) {
     }
     if config.kafka.instance_id.is_some() {
         let message = format!(
-            "{input} is a pattern: the group assigns no partitions of new topics to static members (KAFKA-12759); remove it, and the worker uses the id in state.dir"
+            "{input} is a pattern: the group assigns no partitions of new topics to static members (KAFKA-12759); remove this option, and the worker uses the id in state.dir instead of a static name"
         );
         diagnostics.add("kafka.instance_id", message);
     }

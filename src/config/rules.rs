@@ -141,7 +141,8 @@ pub(super) fn check(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Returns the first problem of the rules of one input, as a message with the path of the option.
+/// Returns an error message about the first conflict between the rules of one input. The message begins with the path of the option that
+/// causes the conflict.
 pub(super) fn fault(rules: &[Topic]) -> Option<String> {
     let earlier: Vec<_> = rules.iter().collect();
     let problem = |number: usize| problem(&rules[number], &earlier[..number], earlier[number - 1]);

@@ -17,7 +17,8 @@ pub fn schema() -> Value {
     settings.into_generator().into_root_schema_for::<Raw>().to_value()
 }
 
-/// Allows variables instead of fixed values, puts each description on one line, allows empty tables, and removes null defaults.
+/// Allows variables instead of fixed values, puts each description on one line and replaces its placeholders, allows empty tables, and
+/// removes null defaults.
 fn tidy(schema: &mut Schema) {
     transform_subschemas(&mut tidy, schema);
     if let Some(names) = schema.remove("enum") {

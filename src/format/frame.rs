@@ -141,8 +141,8 @@ fn zigzag(rest: &mut &[u8]) -> Result<usize, &'static str> {
         *rest = after;
         number |= usize::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
-            // Longer forms are rejected, because serializers always use the shortest form. Each message type then has only one frame,
-            // except for the first message of a file: its index list `[0]` also has a short form.
+            // Longer forms are rejected, because serializers always use the shortest form. Each list of indexes then has only one encoding,
+            // except for the list `[0]`, which also has a short form.
             let is_shortest = byte != 0 || shift == 0;
             return if is_shortest && number & 1 == 0 { Ok(number / 2) } else { Err(BROKEN) };
         }

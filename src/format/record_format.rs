@@ -24,7 +24,7 @@ pub enum Lookup {
     Known(Arc<Schema>),
     /// The schema does not exist or cannot be used, with an error message.
     Unknown(Arc<str>),
-    /// The schema was requested but has not arrived yet.
+    /// The schema has not arrived yet. A later lookup can find it.
     Awaited,
 }
 

@@ -30,7 +30,7 @@ enum Tag {
 #[derive(Debug)]
 struct Member {
     name: u128,
-    /// The position of the member in the value, to order members with the same name. The last member with a name counts.
+    /// The position of the member in [`Room::members`], to order members with the same name. The last member with a name counts.
     number: usize,
     value: u128,
 }
@@ -76,7 +76,7 @@ struct Excepted {
 }
 
 impl Content {
-    /// Fails if a pointer is malformed or leads to the whole value.
+    /// Fails if a pointer is malformed, is too deep, or leads to the whole value.
     pub(super) fn new(except: &[String]) -> Result<Self, SpecError> {
         fn flatten(node: &Node, all: &mut Vec<Excepted>) -> usize {
             let at = all.len();

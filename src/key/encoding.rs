@@ -13,7 +13,7 @@ pub(super) const HEAD: usize = 9;
 pub(super) enum Tag {
     Null = 0,
     /// The bytes of a record key, record value, header, or CloudEvents attribute. Also a field that is bytes, a UUID, or a string after its
-    /// escapes are decoded.
+    /// escapes are decoded, and a number or boolean that is normalized with `to_string`.
     Bytes = 1,
     /// A number in JSON notation. JSON numbers stay as written, because rounding to a float could make different numbers equal.
     Number = 2,

@@ -13,7 +13,7 @@ impl Field {
     /// Compiles an RFC 6901 pointer.
     ///
     /// # Errors
-    /// Returns [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed or too deep.
     pub fn new(pointer: &str) -> Result<Self, PointerError> {
         Ok(Self(JsonExtractor::new(Places::new([pointer])?)))
     }

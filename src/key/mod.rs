@@ -1,7 +1,7 @@
 //! Extracts a record's key and computes its fingerprint.
 //!
-//! Defines the encoding of a key. The encoding must not change within a version of the state format, because stored filters contain only
-//! bits that are computed from encoded keys. The module does no I/O and uses neither a clock nor randomness.
+//! Defines the encoding of a key. The encoding must not change within a version of the state format, because stored states contain only
+//! values that are computed from encoded keys. The module does no I/O and uses neither a clock nor randomness.
 //!
 //! Each part is encoded as one tag byte, its length as a little-endian `u64`, and its bytes. Different lists of parts therefore have
 //! different encodings. The fingerprint is a hash of the encoding: XXH3-128, or SipHash with a secret if untrusted parties choose the keys
@@ -116,7 +116,7 @@ pub enum SpecError {
     /// The list of parts is empty.
     #[error("a key needs at least one part")]
     Empty,
-    /// A pointer to a field is not an RFC 6901 pointer.
+    /// A pointer to a field is not an RFC 6901 pointer or has too many steps.
     #[error(transparent)]
     Pointer(#[from] PointerError),
     /// The name of a CloudEvents attribute is empty or has a character that is not an ASCII letter or digit.

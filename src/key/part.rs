@@ -68,7 +68,7 @@ impl EmbeddedField {
     /// Compiles an RFC 6901 pointer.
     ///
     /// # Errors
-    /// Returns [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed or too deep.
     pub fn new(pointer: &str) -> Result<Self, PointerError> {
         Ok(Self { pointer: pointer.to_owned(), extractor: Box::new(JsonExtractor::new(Places::new([pointer])?)) })
     }

@@ -64,7 +64,7 @@ impl Predicate {
     /// Creates a predicate that holds if a field of the record key or value exists and is not null. `pointer` is an RFC 6901 pointer.
     ///
     /// # Errors
-    /// Returns [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed or too deep.
     pub fn field(side: Side, pointer: &str) -> Result<Self, PointerError> {
         Ok(Self::new(Place::Field(side, Field::new(pointer)?, pointer.to_owned())))
     }

@@ -50,7 +50,7 @@ impl TimePlace {
     /// Compiles an RFC 6901 pointer to a field of the record value.
     ///
     /// # Errors
-    /// Returns [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed or too deep.
     pub fn field(pointer: &str) -> Result<Self, PointerError> {
         Ok(Self::Field { field: Field::new(pointer)?, pointer: pointer.to_owned() })
     }

@@ -26,7 +26,8 @@ const SCHEMA_MAX: usize = 4 << 20;
 /// The largest schema id. Registries use Java's `int` and do not answer requests for larger ids in their usual format.
 const ID_MAX: u32 = i32::MAX.cast_unsigned();
 
-/// A path that every registry answers. The client requests it to find out whether an address belongs to a registry.
+/// A path that every registry answers. The client requests the path after a 404 for a GUID, to find out whether the address belongs to a
+/// registry.
 const TYPES: &str = "/schemas/types";
 
 const MESSAGE_MAX: usize = 300;
@@ -38,11 +39,12 @@ const NOT_FOUND: [u32; 3] = [40401, 40402, 40403];
 
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The registry reported that the schema does not exist. A registry that is starting can report this for every schema.
+    /// The registry reported that the schema does not exist, or it does not support GUIDs. A registry that is starting can report every
+    /// schema as missing.
     Missing(String),
     /// The schema cannot be used. A retry would not help.
     Unusable(String),
-    /// The registry could not be reached or has failed. A retry can help.
+    /// The registry could not be reached, or its response was neither a schema nor a report that the schema is missing. A retry can help.
     Unavailable(String),
 }
 
@@ -152,7 +154,7 @@ impl Client {
             let answer = answer.map_err(|failure| match failure {
                 // The referencing schema exists, so its references exist, too. The user probably has no permission to read them.
                 Failure::Missing(why) => {
-                    Failure::Unavailable(format!("the schema references version {version} of the subject `{subject}`, but {why}"))
+                    Failure::Unavailable(format!("the schema references version {version} of the subject `{subject}`, but {why}; check that unseen has permission to read this subject"))
                 }
                 other => other,
             })?;

@@ -1,5 +1,5 @@
-//! Schemas from a schema registry. Each schema is fetched once and cached. While a schema is fetched, only partitions whose next record
-//! needs the schema wait.
+//! Schemas from a schema registry. Fetched schemas are cached. While a schema is fetched, only partitions whose next record needs the
+//! schema wait.
 //!
 //! A thread sends the requests and caches the responses. If the registry is down, the thread retries each request until the registry
 //! answers. A request without a response never makes a schema count as missing.
@@ -15,8 +15,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The maximum number of cached schemas and their maximum total size in bytes. If one of these limits is exceeded, the oldest schema is
-/// dropped. The registry is asked for it again when a record needs it.
+/// The maximum number of cached schemas and their maximum total size in bytes. If one of these limits is exceeded, the oldest schemas are
+/// dropped. The registry is asked for a dropped schema again when a record needs the schema.
 const SCHEMAS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 20;
 
@@ -27,8 +27,8 @@ const UNKNOWN_MAX: usize = 4096;
 /// The maximum number of pending requests. Records can contain any number of schema ids and must not cause a flood of requests.
 const REQUESTS_MAX: usize = 1024;
 
-/// The time for which the registry must report a schema as missing before unseen believes it. A registry such as Karapace has no schemas
-/// for a while after it starts, and a follower registry learns about new schemas late.
+/// The time for which the registry must report a schema as missing before records with this schema are invalid. A registry such as Karapace
+/// has no schemas for a while after it starts, and a follower registry learns about new schemas late.
 const MISSING_AFTER: Duration = Duration::from_secs(10);
 
 /// Replaces [`MISSING_AFTER`] after records have waited for missing schemas for [`WAITED_MAX`] in total. Otherwise, a topic with random
@@ -49,7 +49,7 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 /// The first and the longest wait before a retry for the same schema. The wait doubles with each retry.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// If this number of pending requests have failed, the errors of further requests are not logged.
+/// If at least this number of pending requests have failed, the errors of further requests are not logged.
 const LOGGED_MAX: usize = 8;
 
 pub struct Registry {
@@ -89,7 +89,8 @@ enum Entry {
     Unknown { why: Arc<str>, until: Instant },
 }
 
-/// A pending request for a schema. Each request has its own retry time, so a failing request does not delay others.
+/// A pending request for a schema. Each request has its own retry time, so other requests are sent while a failed request waits for its
+/// retry.
 struct Request {
     due: Instant,
     backoff: Duration,
@@ -243,7 +244,7 @@ impl Cache {
         if request.error.is_none() && is_logged {
             tracing::warn!(schema = %id, "cannot fetch a schema; records with this schema wait while unseen retries: {error}");
         }
-        // If the registry could not be reached in the meantime, its earlier reports that the schema is missing do not count.
+        // If this attempt failed in another way, the registry's earlier reports that the schema is missing do not count.
         request.missing_since = request.missing_since.or_else(|| Some(Instant::now())).filter(|_| missing);
         request.error = Some(error);
         request.due = Instant::now() + request.backoff;

@@ -15,9 +15,10 @@ use std::time::Duration;
 
 /// The maximum number of topics that the patterns of a configuration can match in total.
 pub const MATCHED_MAX: usize = 1000;
-/// The property that sets how often the worker lists the topics of the cluster. librdkafka refreshes its metadata at the same interval.
+/// The property that sets how often the worker lists the topics of the cluster. In librdkafka, the property sets how often a client
+/// refreshes its metadata.
 const INTERVAL_PROPERTY: &str = "topic.metadata.refresh.interval.ms";
-/// Time between two listings of the topics if the property `topic.metadata.refresh.interval.ms` is not set.
+/// Time between two listings of the topics if the property `topic.metadata.refresh.interval.ms` is not set or not positive.
 const INTERVAL: Duration = Duration::from_secs(30);
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// The maximum size of a compiled pattern in bytes.
@@ -116,7 +117,8 @@ impl Pattern {
     }
 }
 
-/// Splits a name into the part before the first placeholder and the part after the last placeholder.
+/// Splits a name into the part before the first placeholder and the part after the last placeholder. Returns `None` if the name has no
+/// placeholder.
 fn around(template: &str) -> Option<(&str, &str)> {
     let (prefix, rest) = template.split_once(PLACEHOLDER)?;
     Some((prefix, rest.rsplit_once(PLACEHOLDER).map_or(rest, |(_, suffix)| suffix)))
@@ -143,7 +145,8 @@ impl Config {
         self.patterns.iter().filter_map(|pattern| pattern.topic_of_space(space)).map(|topic| topic.input).collect()
     }
 
-    /// Returns the time between two listings of the topics: `topic.metadata.refresh.interval.ms`, at least 1 s, or 30 s by default.
+    /// Returns the time between two listings of the topics: `topic.metadata.refresh.interval.ms`, but at least 1 s. If the property is not
+    /// set or not positive, returns 30 s.
     #[must_use]
     pub fn topics_interval(&self) -> Duration {
         let set = self.kafka.properties.get(INTERVAL_PROPERTY).and_then(|millis| millis.parse().ok());

@@ -140,7 +140,7 @@ fn faults_of_a_pattern_name_the_option() {
         (
             ".*",
             "[kafka]\nstart = \"latest\"\ninstance_id = \"a\"",
-            "kafka.instance_id: topics[0].input is a pattern: the group assigns no partitions of new topics to static members (KAFKA-12759); remove it, and the worker uses the id in state.dir\nx.toml: kafka.start: topics[0].input is a pattern: with \"latest\", the records that are written to a new topic before the worker finds it would be lost; use \"earliest\"".to_owned(),
+            "kafka.instance_id: topics[0].input is a pattern: the group assigns no partitions of new topics to static members (KAFKA-12759); remove this option, and the worker uses the id in state.dir instead of a static name\nx.toml: kafka.start: topics[0].input is a pattern: with \"latest\", the records that are written to a new topic before the worker finds it would be lost; use \"earliest\"".to_owned(),
         ),
     ] {
         let (lines, kafka) = lines.split_once("[kafka]").unwrap_or((lines, ""));

@@ -94,7 +94,7 @@ fn contradicting_options_of_filters_are_rejected() {
     let refusal = refused("capacity = \"10M\"", "capacity = \"10M\", max_memory = \"1MiB\"");
     assert!(refusal.starts_with("x.toml: topics[0].filter.max_memory: the filter needs ") && refusal.contains("1048576"), "{refusal}");
     // The number of partitions is known only after the worker has connected, so loading checks `max_memory` for one partition. With a
-    // window by count, each of the four partitions needs the full capacity, which exceeds `max_memory`.
+    // window by count, each of the four partitions needs the full capacity, and together they need more than `max_memory`.
     let counted =
         load(&MINIMAL.replace("window = \"24h\"", "window = { keys = 100000 }").replace("capacity = \"10M\"", "max_memory = \"600kB\""));
     let topic = &counted.expect("a configuration").topics[0];

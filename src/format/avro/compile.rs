@@ -29,7 +29,7 @@ pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtra
     Ok(AvroExtractor { root, records, lacking, whole: None })
 }
 
-/// Shows if the types that the schema allows at a slot's place can be part of a key. A place can have several types, for example the
+/// Shows whether the types that the schema allows at a slot's place can be part of a key. A place can have several types, for example the
 /// branches of a union. The type null changes neither field.
 #[derive(Clone, Copy, Default)]
 struct End {

@@ -11,8 +11,8 @@
 //! - **A union** is not a step: the walk follows the branch that the record selects. If the branch does not have the place, the value
 //!   is missing. Null is a value.
 //! - **Some types cannot be part of a key:** floating-point numbers, records, arrays, maps, big-decimals, and decimals with a scale above
-//!   38. If a place can only have these types or null, the schema is rejected. If a union also allows other types, only records with an
-//!   unsupported type at the place are rejected.
+//!   38. If a place can only have such types, or only such types and null, the schema is rejected. If a union also allows other types, only
+//!   records with an unsupported type at the place are rejected.
 //! - **Skipped values are validated:** their lengths, counts, indexes, and booleans. There are two exceptions: skipped strings are not
 //!   checked for valid UTF-8, and a block with a declared size is skipped as a whole if no pointer can lead into it.
 

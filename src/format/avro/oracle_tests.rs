@@ -4,7 +4,7 @@ use super::Scalar;
 use apache_avro::types::Value;
 use apache_avro::{Decimal, Uuid};
 
-/// Digits after the decimal point of all decimals.
+/// Number of digits after the decimal point in every decimal of the tests.
 pub const SCALE: u32 = 2;
 
 pub fn compare(places: &[impl AsRef<str>], value: &Value, found: &[Option<Scalar<'_>>]) {

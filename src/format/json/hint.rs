@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Returns the end of an error message for a pointer that finds nothing in a text, or `None` if the reason is obvious. `option` is the
-/// configuration option of the pointer. It is `None` if this option cannot be combined with `then`.
+/// Returns the end of an error message for a pointer that finds nothing in a text, or `None` if there is nothing helpful to add. `option`
+/// is the configuration option of the pointer, or `None` if this option cannot be combined with `then`.
 pub(crate) fn missing_field(side: Side, option: Option<&str>, pointer: &str, json: &[u8]) -> Option<String> {
     dead_end(side, option, pointer, str::from_utf8(json).ok()?)
 }

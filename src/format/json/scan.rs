@@ -35,7 +35,8 @@ const fn digits_first(eight: u64) -> usize {
     others.trailing_zeros() as usize / 8
 }
 
-/// Each step takes the start of an element and returns the position after the element, or `None` if the scan gives up.
+/// The steps of the scan. A step takes a position and returns the position after the bytes that it read or skipped, or `None` if the scan
+/// gives up.
 impl<'a> Scan<'a, '_> {
     pub(super) fn find(&self, root: &Node, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
         let end = self.walk(self.space(0), root, found, 0)?;
@@ -63,8 +64,8 @@ impl<'a> Scan<'a, '_> {
     /// Reads a value that a pointer leads through or ends at.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
-            // If the field occurs again, the scan gives up. Only the last occurrence counts, but the earlier value must also be valid, and
-            // only the parser validates it fully. The root cannot occur again.
+            // If a value was already found below this field, the field occurs again, and the scan gives up. Only the last occurrence
+            // counts, but the earlier value must also be valid, and only the parser validates it fully. The root cannot occur again.
             if depth > 0 && node.is_found(found) {
                 return None;
             }
@@ -249,7 +250,7 @@ impl<'a> Scan<'a, '_> {
         Some((self.string_with_escapes(stop)?, false))
     }
 
-    /// Skips the rest of a string, starting at its first escape.
+    /// Skips the rest of a string, starting at its first escape or control character.
     #[inline(never)]
     fn string_with_escapes(&self, mut at: usize) -> Option<usize> {
         loop {

@@ -1,4 +1,5 @@
-//! Marks the bytes that end a string, start an escape, or are not allowed in a JSON string. Uses SIMD instructions.
+//! Marks the quotes, the backslashes, and the control characters of a JSON text: the bytes that end a string, start an escape, or are not
+//! allowed in a string. Uses SIMD instructions.
 //!
 //! The scan skips strings from mark to mark, so exactly these bytes must be marked.
 
@@ -51,8 +52,8 @@ impl StructuralBitmap {
             others |= more;
         }
         if !rest.is_empty() {
-            // The last block consists of the last 64 bytes of the text. Some of them are also in the previous block, and their marks are
-            // shifted out.
+            // If the text has at least 64 bytes, the last block consists of the last 64 bytes of the text. Some of them are also in the
+            // previous block, and their marks are shifted out.
             let (found, more) = match text.last_chunk() {
                 Some(block) => marks(block),
                 None => marks(&padded(rest)),

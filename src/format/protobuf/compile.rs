@@ -10,7 +10,7 @@ use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind as Type, MessageDescri
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Returns the tables and the slots of places that no record can have.
+/// Returns the tables of a walk, and the slots of the places that no record can have.
 pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Plan, Box<[usize]>), SchemaError> {
     let mut compiler = Compiler::default();
     if !places.slots.is_empty() {

@@ -1,7 +1,6 @@
 //! The tables that drive a walk. Each message that pointers lead through has a table with the action for each field number.
 //!
-//! The tables form a tree, like the pointers. A message type that contains itself has one table per level of the pointers. The tables do
-//! not depend on the source of a schema.
+//! The tables form a tree, like the pointers. A message type that contains itself has one table per level of the pointers.
 
 use super::wire::Wire;
 use crate::format::Scalar;

@@ -136,8 +136,9 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// Skips typical fields for which `matters` returns false. A field is typical if it is not a group, and if its tag and its length have
-    /// at most two bytes each. Stops at the end of the message and at every other field, including malformed fields.
+    /// Skips typical fields for which `matters` returns false. A field is typical if it is not a group, if its tag and its length have at
+    /// most two bytes each, and if a varint value has at most nine bytes. Stops at the end of the message and at every other field,
+    /// including malformed fields.
     #[inline]
     pub(super) fn pass_over(&mut self, matters: impl Fn(u32) -> bool) {
         let bytes = self.bytes;

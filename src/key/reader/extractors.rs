@@ -1,6 +1,6 @@
 //! Extractors for places in record keys or values, with one extractor per schema.
 //!
-//! Never guesses: a key or value is not read until its schema arrives.
+//! Never guesses: a key or value that cannot be read without its schema is not read until the schema arrives.
 
 use super::super::Source;
 use super::NoKey;
@@ -47,8 +47,8 @@ impl<'a> Opened<'a> {
 }
 
 impl Extractors {
-    /// If the format has frames, removes the frame from a key or value. If there are places to read, also finds or compiles the extractor
-    /// for the schema.
+    /// Removes the frame from a key or value if the topic's keys or values have frames. If there are places to read, also finds or compiles
+    /// the extractor for the schema.
     pub(super) fn open<'a>(
         &mut self,
         side: Side,

@@ -23,7 +23,7 @@ use std::borrow::Cow;
 pub enum NoKey {
     /// The record is invalid: it has no usable key, content, or time, or a predicate cannot be tested.
     Invalid(Box<Invalid>),
-    /// The record needs this schema, which was requested but has not arrived yet.
+    /// The record needs this schema, which has not arrived yet.
     Awaits(SchemaId),
     /// The record is not deduplicated, because a predicate of `when` does not hold.
     Passes,
@@ -435,8 +435,8 @@ impl ValueReader {
         field::text(extractor, opened.text?, &mut self.scratch.buffers).ok()?
     }
 
-    /// Decodes a value and removes its frame. If the encoding or the frame is invalid, the bytes stay as they are. Returns `None` if the
-    /// schema of the value was requested and has not arrived yet.
+    /// Decodes a value and removes its frame. If the value cannot be decoded, it stays encoded. If its frame is invalid or its schema does
+    /// not exist, the frame stays. Returns `None` if the schema of the value has not arrived yet.
     pub fn open<'a>(
         &'a mut self,
         format: &RecordFormat,
