@@ -1,6 +1,5 @@
 //! `unseen serve`: follows the changelogs and answers lookups of seen keys.
 
-use super::interrupt::EXIT_INTERRUPTED;
 use super::{ConfigArgs, service};
 use crate::broker::{self, topics};
 use crate::config::Config;
@@ -56,10 +55,11 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         config
     } else {
         let expanding = tokio::task::spawn_blocking(move || expand(&config));
+        // The lookup may block on a broker, so a signal ends the process without waiting for the lookup.
         tokio::select! {
             config = expanding => config??,
-            _ = terminate.recv() => std::process::exit(EXIT_INTERRUPTED),
-            _ = interrupt.recv() => std::process::exit(EXIT_INTERRUPTED),
+            _ = terminate.recv() => std::process::exit(0),
+            _ = interrupt.recv() => std::process::exit(0),
         }
     };
     let follower = Follower::start(&config)?;

@@ -31,7 +31,7 @@ pub(super) const OWNED: [(&str, &str); 27] = [
     ("auto.offset.reset", "use kafka.start"),
     ("batch.size", "remove it: unseen derives the batch size from the output topics' max.message.bytes"),
     ("bootstrap.servers", "use kafka.bootstrap_servers"),
-    ("delivery.diagnostics.only.error", "remove it: unseen counts all deliveries"),
+    ("delivery.report.only.error", "remove it: unseen needs reports of failed deliveries only"),
     ("enable.auto.commit", "remove it: unseen commits offsets together with its outputs, every worker.commit_interval"),
     ("enable.auto.offset.store", "remove it: unseen commits offsets together with its outputs"),
     ("enable.idempotence", "remove it: unseen always uses an idempotent producer"),

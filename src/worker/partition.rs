@@ -158,8 +158,9 @@ impl PartitionState {
         let rules = self.dedup.rules();
         #[expect(clippy::cast_precision_loss, reason = "a share")]
         let of_window = rules.capacity().map_or(1.0, |capacity| usage.keys as f64 / capacity as f64);
-        // A filter without slices is expected to fill up, and so is a slice of a window by count, so the worker does not warn about them.
-        let has_slices = self.dedup.slice().is_some() && rules.window.length_ms().is_some();
+        // A `stable` filter is expected to fill up, and so is a slice of a window by count, so the worker does not warn about them.
+        let keeps_window = rules.filter.as_ref().is_none_or(|spec| spec.kind().properties().keeps_window);
+        let has_slices = keeps_window && self.dedup.slice().is_some() && rules.window.length_ms().is_some();
         let fills = has_slices && usage.load > FILLING && of_window > FILLING;
         if fills && !reported.filling {
             let slices = self.dedup.filter().map_or_else(Vec::new, |filter| filter.metadata().slices());

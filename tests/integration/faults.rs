@@ -41,9 +41,8 @@ const TRANSACTION: &[&str] = &[
     "commit.offsets_sent:1:error,abort.begin:1:error,resolve.resolved:1:kill",
 ];
 
-/// Points in a checkpoint that is assembled in files: after its first file, after its second file, and after the store has ingested all
-/// files.
-const LARGE: &[&str] = &["checkpoint.file:1:kill", "checkpoint.file:2:kill", "checkpoint.written:2:kill"];
+/// Points in a checkpoint that is assembled in files: after each of its three files, and after the store has ingested them.
+const LARGE: &[&str] = &["checkpoint.file:1:kill", "checkpoint.file:2:kill", "checkpoint.file:3:kill", "checkpoint.written:2:kill"];
 
 /// Points that a worker reaches only if its state is corrupt.
 const DAMAGED: &[&str] = &["quarantine.moved:1:kill", "quarantine.opened:1:kill"];
