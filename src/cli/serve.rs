@@ -1,5 +1,6 @@
 //! `unseen serve`: follows the changelogs and answers lookups of seen keys.
 
+use super::interrupt::EXIT_INTERRUPTED;
 use super::{ConfigArgs, service};
 use crate::broker::{self, topics};
 use crate::config::Config;
