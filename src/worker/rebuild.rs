@@ -8,7 +8,7 @@ use super::partition::PartitionState;
 use super::rebuild_job::{Context, Job, PAUSE, PAUSE_MAX, PROGRESS_INTERVAL, Rebuilt, Wait};
 use super::rebuild_pass::Follow;
 use crate::broker::{Broker, ChangelogReader, ReadEnd};
-use crate::changelog::Cut;
+use crate::changelog::{Applier, Cut};
 use crate::checkpoint::Store;
 use crate::config::Config;
 use crate::fault;
@@ -330,15 +330,14 @@ fn read_all<B: Broker>(
             add(&context.stats.rebuilds, 1);
             add(&context.stats.rebuilt_keys, applier.fingerprints);
             tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = runtime::millis_since(job.began), "state rebuilt from the changelog");
-            let (mut offsets, highest, is_complete) = (applier.offsets.clone(), applier.epoch, applier.is_complete());
-            if is_trimmed && is_complete && cuts.is_empty() && past_bounds.is_none() {
-                // The changelog contains the whole window. An input that it does not mention had no record in the window, so all keys of
-                // the input have expired, and nothing has to be read again.
-                for (topic, &bound) in &job.bounds {
-                    if !applier.offsets.keys().any(|known| log_topic(known) == log_topic(topic)) {
-                        offsets.insert(topic.clone(), bound);
-                    }
-                }
+            let (mut offsets, highest) = (applier.offsets.clone(), applier.epoch);
+            if is_trimmed && cuts.is_empty() && past_bounds.is_none() && applier.is_complete() && !is_behind(&applier, &job.bounds) {
+                // The changelog contains the whole window. Each owner's first record mentions all inputs of the state. An input without a
+                // mention therefore had no record in the window, so its keys have expired, and nothing has to be read again. The epoch
+                // shows that the last owner in the changelog also committed the offset of this input.
+                let is_known = |topic: &str| applier.offsets.keys().any(|known| log_topic(known) == log_topic(topic));
+                let is_idle = |topic: &str| !is_known(topic) && job.epochs.get(topic) == Some(&highest);
+                offsets.extend(job.bounds.iter().filter(|(topic, _)| is_idle(topic)).map(|(topic, &bound)| (topic.clone(), bound)));
             }
             state.rebuilt(offsets, read_to, epoch);
             state.outrank(highest);
@@ -363,6 +362,11 @@ fn read_all<B: Broker>(
             from = begin(job, low, end);
         }
     }
+}
+
+/// True if the changelog ends before the committed offset of an input that it mentions, for example because `state.changelog` was off.
+fn is_behind(applier: &Applier, bounds: &BTreeMap<String, Offset>) -> bool {
+    bounds.iter().any(|(topic, &bound)| applier.offsets.get(topic).is_some_and(|&applied| applied < bound))
 }
 
 /// Loads the checkpoint's state. The input records that this state lacks must be read again. `found` contains the input offsets that the

@@ -51,6 +51,8 @@ pub(super) struct Job {
     pub(super) origin: Origin,
     /// The group's committed offset for each input, by topic incarnation.
     pub(super) bounds: BTreeMap<String, Offset>,
+    /// The epoch of the owner that committed an input's offset, if known, by topic incarnation. Only inputs with a topic id.
+    pub(super) epochs: BTreeMap<String, i64>,
     /// The log start offset of each input, by topic incarnation.
     pub(super) lows: BTreeMap<String, Offset>,
     /// The oldest slice whose keys had not expired at the group's last commit, if known.

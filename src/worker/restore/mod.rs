@@ -205,6 +205,8 @@ impl<B: Broker> Worker<B> {
             state = PartitionState::new(topic.rules);
         }
         let bounds = assigned.iter().filter_map(|assigned| Some((assigned.topic_incarnation.clone(), assigned.committed.offset?)));
+        let epochs = assigned.iter().filter(|assigned| assigned.has_id());
+        let epochs = epochs.filter_map(|assigned| Some((assigned.topic_incarnation.clone(), assigned.note().epoch?)));
         // Keys that had expired at the last commit are not needed. The topics of a space share their stream time, so the latest committed
         // stream time counts.
         let time = |assigned: &AssignedPartition| {
@@ -229,6 +231,7 @@ impl<B: Broker> Worker<B> {
             rules: topic.rules,
             settings: topic.settings.clone(),
             bounds: bounds.collect(),
+            epochs: epochs.collect(),
             lows: assigned.iter().map(|assigned| (assigned.topic_incarnation.clone(), assigned.low)).collect(),
             origin: topic.origin,
             oldest_slice: oldest.filter(|_| topic.rules.is_sliced()),
