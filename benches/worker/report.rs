@@ -13,7 +13,7 @@ pub fn publish(options: &Options, name: &str, raw: &impl Serialize, page: &str, 
     let Some(dir) = directory(options) else { return };
     let facts = machine::facts();
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    // The printed command does not have `--out`, because the output directory is irrelevant to readers.
+    // The command in the result files lacks `--out`, because readers do not need the output directory.
     let told = arguments.iter().enumerate().filter(|(at, argument)| !(*argument == "--out" || (*at > 0 && arguments[at - 1] == "--out")));
     let command = told.fold("scripts/bench".to_owned(), |command, (_, argument)| command + " " + argument);
     let results = json!({ "command": command, "facts": facts, "results": serde_json::to_value(raw).expect("plain data") });

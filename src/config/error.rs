@@ -15,8 +15,8 @@ pub(super) const FLAGS: &str = "flags";
 pub struct Error {
     /// The path of the configuration file, `environment`, or `flags`.
     pub source: String,
-    /// The path of the option, such as `topics[0].window`. For an environment variable or a flag that is not an option, its name. Empty if
-    /// the error concerns the whole file.
+    /// The path of the option, such as `topics[0].window`. If an environment variable or the path in `--set PATH=VALUE` does not name an
+    /// option, the name of that variable or that path. Empty if the error concerns the whole file.
     pub path: String,
     /// The error message, usually with the expected and the actual value.
     pub message: String,

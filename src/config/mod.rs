@@ -264,8 +264,8 @@ pub struct State {
     pub dir: PathBuf,
     /// True if seen keys are also written to a changelog topic. The state of a partition can be rebuilt from this topic.
     pub changelog: bool,
-    /// The action for a partition that has neither a usable checkpoint nor a usable changelog, or whose input no longer has the records
-    /// that its state lacks.
+    /// The action if the state of a partition cannot be restored completely: no checkpoint or changelog is usable, or records that are
+    /// missing from the restored state have been deleted from the input.
     pub cold_start: ColdStart,
     /// Maximum average number of bytes per second that the checkpoints of all workers write. To stay below this rate, large checkpoints are
     /// written less often than every `worker.checkpoint_interval`.
@@ -296,7 +296,7 @@ pub struct Http {
 /// The log of the process, which goes to stderr.
 #[derive(Clone, Debug)]
 pub struct Log {
-    /// Minimum log level, such as `warn` or `info,unseen=debug`.
+    /// Minimum log level, such as `warn`. `info,unseen=debug` sets another level for one module.
     pub level: String,
     /// Format of the log lines.
     pub format: LogFormat,

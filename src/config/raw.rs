@@ -148,7 +148,7 @@ impl Default for Http {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Log {
-    /// Minimum log level, such as `warn` or `info,unseen=debug`.
+    /// Minimum log level, such as `warn`. `info,unseen=debug` sets another level for one module.
     pub(super) level: String,
     /// Format of the log lines.
     pub(super) format: LogFormat,

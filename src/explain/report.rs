@@ -130,11 +130,12 @@ pub struct Emission {
     pub inputs: Vec<InputRange>,
     /// The slice that the key was inserted into; null if unknown.
     pub slice: Option<Slice>,
-    /// Time of the commit, in milliseconds since the epoch; null in a replay.
+    /// Time of the commit, in milliseconds since 1970; null with `--capture`, because a capture has no commits.
     pub committed_at_ms: Option<Timestamp>,
-    /// Offset of the commit's first record in the changelog; null in a replay.
+    /// Offset of the commit's first record in the changelog; null with `--capture`.
     pub changelog_offset: Option<Offset>,
-    /// Epoch of the worker that committed the record; null in a replay.
+    /// Ownership epoch of the partition at the commit, which increases when another worker takes the partition over; null with
+    /// `--capture`.
     pub epoch: Option<i64>,
 }
 

@@ -21,9 +21,9 @@ pub(super) const BITS_PER_KEY_MAX: u32 = 512;
 /// makes the chained layers of overfull filters smaller.
 pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 
-/// Ratio of a filter's size with one block per key to its size with two blocks per key. Above this ratio, the filter uses two blocks per
-/// key, although looking up two blocks takes nearly twice as long. Filters with a rate below about 7e-6 use two blocks, regardless of the
-/// number of keys.
+/// Threshold for using two blocks per key. A filter uses two blocks if it would be more than this factor larger with one block per key. A
+/// lookup in two blocks takes nearly twice as long, so a smaller saving is not worth it. Filters with a rate below about 6e-6 use two
+/// blocks, regardless of the number of keys.
 const WORTH_A_BLOCK: f64 = 1.19;
 
 /// False-positive rate of a filter with `blocks_per_key` blocks per key and `k` different bits per block. With two blocks per key, each

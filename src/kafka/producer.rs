@@ -32,7 +32,8 @@ const FAILURES_MAX: usize = 10_000;
 /// The start of librdkafka's message for a record that failed because another record of its batch was rejected.
 const BYSTANDER: &str = "Failed to append record because it was part of a batch";
 
-/// A worker's producer, which is transactional if `worker.delivery` is `exactly_once`.
+/// The producer of a worker or of `unseen dlq redrive`. Transactional if the given configuration has `delivery = "exactly_once"`, which a
+/// redrive always sets.
 pub struct KafkaProducer(Producer<Context>);
 
 struct Context {

@@ -88,7 +88,7 @@ impl Predicate {
         &self.place
     }
 
-    /// True if the predicate needs the headers of a record.
+    /// True if the predicate tests a header.
     #[must_use]
     pub const fn reads_headers(&self) -> bool {
         matches!(self.place, Place::Header(_))

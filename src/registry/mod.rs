@@ -75,7 +75,7 @@ struct Cache {
     requests: BTreeMap<SchemaId, Request>,
     /// The number of times that a schema was found to be missing or unusable.
     missing: u64,
-    /// The time that records have waited for missing schemas, as of `missing_at`.
+    /// The result of [`Cache::waited`] at `missing_at`, at most twice [`WAITED_MAX`]. Reset to zero when a missing schema appears.
     waited: Duration,
     /// The end of the last wait for a missing schema.
     missing_at: Option<Instant>,

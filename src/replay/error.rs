@@ -11,7 +11,7 @@ use std::io;
 #[non_exhaustive]
 pub enum Error {
     /// [`Replay::of_rules`](super::Replay::of_rules) was called without a rule.
-    #[error("there is no topic to replay")]
+    #[error("there is no rule to replay; pass at least one [[topics]] entry of the input")]
     NoTopic,
     /// The key, or the content that `emit` compares, needs a part of the record that an ndjson line does not have.
     #[error(
@@ -61,7 +61,7 @@ pub enum Error {
         fault: LineError,
     },
     /// The output cannot be written.
-    #[error("cannot write the output")]
+    #[error("cannot write the emitted records or the list of false positives")]
     Write(#[source] io::Error),
 }
 

@@ -85,7 +85,8 @@ pub fn of(topic: &Topic, verdict: Verdict) -> Route {
 /// Amount of detail in the headers that explain a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// All headers. For a duplicate, the time is the value of `unseen-since`, or `None` if the slice is not known.
+    /// All headers. For a duplicate, the time is the value of `unseen-since`: the start of the slice that the key was inserted into. `None`
+    /// if there is no such time, for example in a window by count, with `refresh`, or if the filter does not store slices.
     Full(Option<Timestamp>),
     /// For records that would be too large with all headers. With `on_duplicate = "mark"`, a record gets only the verdict. Otherwise, it
     /// gets no header.

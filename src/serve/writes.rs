@@ -102,7 +102,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Returns the index of the first item. Ignores options for creating a filter before the items.
+/// Returns the index of the first item, which follows `ITEMS`. Skips the options before `ITEMS` that only matter when Redis creates a filter,
+/// such as `CAPACITY`. Returns an error for any other argument, or if there are no items.
 fn first_item(command: Command<'_>) -> Result<usize, Refusal> {
     let mut at = 2;
     while at < command.len() && !command.is(at, "ITEMS") {

@@ -109,7 +109,8 @@ impl Pattern {
         inputs::topic(&self.topic, name)
     }
 
-    /// Returns the topic of this entry whose space is `space`, or `None` if no matching topic can have this space.
+    /// Returns the topic of this entry whose space is `space`, or `None` if the pattern has no such topic. Also returns `None` if the space
+    /// of the entry has several placeholders, because the name between them is unknown.
     pub(super) fn topic_of_space(&self, space: &str) -> Option<Topic> {
         let (prefix, suffix) = around(&self.topic.space)?;
         let name = space.strip_prefix(prefix)?.strip_suffix(suffix)?;

@@ -9,9 +9,9 @@ use crate::key::Fingerprint;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// The planned maximum number of watched keys for a small filter. If a filter remembers fewer keys at capacity, all keys are watched.
+/// The lower bound of the planned sample size. If a filter remembers at most this number of keys at capacity, all of its keys are watched.
 const KEYS_MIN: u64 = 1 << 10;
-/// The planned maximum number of watched keys for a large filter. A watched key uses 33 bytes of a hash table that may be half empty.
+/// The upper bound of the planned sample size. A watched key uses 33 bytes of a hash table that may be half empty.
 const KEYS_MAX: u64 = 1 << 14;
 /// One in `SHARE` keys is watched, if the resulting number of keys is between `KEYS_MIN` and `KEYS_MAX`.
 const SHARE: u64 = 64;

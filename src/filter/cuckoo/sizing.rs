@@ -16,7 +16,7 @@ const DEPTH_MAX: u32 = 40;
 pub struct Sizing {
     /// Number of keys, over all generations, that the first table holds before another one is chained.
     pub capacity: u64,
-    /// Maximum rate of the filter, including chained tables.
+    /// Maximum false-positive rate of the filter, including its chained tables.
     pub rate: f64,
 }
 

@@ -86,7 +86,7 @@ impl StructuralBitmap {
     }
 }
 
-/// Pads a text that is shorter than a block with bytes that are not marked.
+/// Copies a text into a full block. Fills the rest of the block with `x`, which is never marked.
 fn padded(text: &[u8]) -> [u8; BLOCK] {
     let mut block = [b'x'; BLOCK];
     block[..text.len()].copy_from_slice(text);

@@ -136,9 +136,9 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// Skips typical fields for which `matters` returns false. A field is typical if it is not a group, if its tag and its length have at
-    /// most two bytes each, and if a varint value has at most nine bytes. Stops at the end of the message and at every other field,
-    /// including malformed fields.
+    /// Fast path that skips fields for which `matters` returns false. It handles only simple fields: no groups, a tag and a length of at
+    /// most two bytes each, and varint values of at most nine bytes. Stops at the end of the message or at the first field that `matters`,
+    /// is not simple, or is malformed. The caller handles that field.
     #[inline]
     pub(super) fn pass_over(&mut self, matters: impl Fn(u32) -> bool) {
         let bytes = self.bytes;

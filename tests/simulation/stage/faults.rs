@@ -86,8 +86,8 @@ impl Stage<'_> {
         self.start(number);
     }
 
-    /// Makes a former group coordinator answer while a process restores its partitions. The coordinator reports committed offsets from
-    /// before the group committed more records.
+    /// Restarts a process and makes a former group coordinator answer while the process restores its partitions. The former coordinator
+    /// returns outdated offsets, because it does not know the latest commits.
     pub(super) fn ask_former_coordinator(&mut self, number: usize) {
         let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
         self.simulation.answer_from_former_coordinator(GROUP, after, time);
