@@ -330,7 +330,9 @@ pub enum MetadataError {
     #[error("the stored slices do not match the window")]
     Generations,
     /// The stored sizes or numbers of layers are impossible, or the process cannot get enough memory for them.
-    #[error("cannot allocate the stored filter: its stored size is invalid, or the process cannot get enough memory; if memory is short, raise the memory limit of the process")]
+    #[error(
+        "cannot allocate the stored filter: its stored size is invalid, or the process cannot get enough memory; if memory is short, raise the memory limit of the process"
+    )]
     Size,
     /// The current slice of the stored filter or exact store is not the slice of the stored stream time.
     #[error("the stored filter or exact store does not match the stored stream time")]
