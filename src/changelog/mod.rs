@@ -87,8 +87,8 @@ pub struct Applier {
     last_epoch: i64,
     last_parts: u32,
     last_warms_up: bool,
-    /// True if a record was written with another window or other key settings, so its effects are missing or may be in other slices.
-    has_other_settings: bool,
+    /// The number of records that were written with another window or other keys. Their effects are missing or may be in other slices.
+    of_other_settings: u64,
 }
 
 impl Applier {
@@ -116,7 +116,7 @@ impl Applier {
             last_epoch: epoch,
             last_parts: 0,
             last_warms_up: false,
-            has_other_settings: false,
+            of_other_settings: 0,
         }
     }
 
@@ -142,7 +142,7 @@ impl Applier {
     /// applier, and the last applied record does not belong to a warm-up.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        !self.has_checkpoint && !self.has_other_settings && !self.last.is_empty() && !self.last_warms_up
+        !self.has_checkpoint && self.of_other_settings == 0 && !self.last.is_empty() && !self.last_warms_up
     }
 
     /// Decides the outcome of the next record and applies the record to the state if it has an effect.
@@ -168,7 +168,7 @@ impl Applier {
         if record.origin.owner != self.origin.owner {
             return Outcome::Foreign;
         }
-        self.has_other_settings |= (record.origin.keys, record.origin.clock) != (self.origin.keys, self.origin.clock);
+        self.of_other_settings += u64::from((record.origin.keys, record.origin.clock) != (self.origin.keys, self.origin.clock));
         // A record with a lower epoch comes from a worker that has lost the partition but may not know about the loss yet. Without
         // transactions, such a worker can still write.
         if record.epoch < self.epoch {

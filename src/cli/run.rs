@@ -80,15 +80,11 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
         tokio::spawn(http::serve(listener, view.clone()));
     }
     let mut earlier = Earlier::default();
-    loop {
-        match round(&config, &view, &draining, &mut signals, earlier).await? {
-            Some(next) => earlier = next,
-            None => {
-                tracing::info!("stopped");
-                return Ok(());
-            }
-        }
+    while let Some(next) = round(&config, &view, &draining, &mut signals, earlier).await? {
+        earlier = next;
     }
+    tracing::info!("stopped");
+    Ok(())
 }
 
 /// Runs one round. Returns the results that the next round needs, or `None` if the process must end.

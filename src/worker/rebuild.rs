@@ -190,7 +190,7 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
     let is_recreated = |now: Option<String>| trim.topic_id.is_some() && now.is_some() && now != trim.topic_id;
     match reader.topic_id(&partition.topic).map(is_recreated) {
         Ok(true) => {
-            tracing::warn!(partition = %partition, before, "the topic was recreated, so the offset `before` belongs to the old topic; not deleting the records below it")
+            tracing::warn!(partition = %partition, before, "the topic was recreated, so the offset `before` belongs to the old topic; not deleting the records below it");
         }
         Ok(false) => match reader.delete_before(partition, before) {
             Ok(()) => tracing::debug!(partition = %partition, before, "deleted records that are no longer needed"),

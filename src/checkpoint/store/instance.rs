@@ -30,7 +30,7 @@ impl Store {
             Ok(id) if id.len() == 16 && id.iter().all(u8::is_ascii_hexdigit) => return Ok(String::from_utf8_lossy(&id).into_owned()),
             // A new id is as safe as a new disk: the brokers abort the open transaction of the previous id when it times out.
             Ok(_) => {
-                tracing::error!(file = %path.display(), "the instance id of this state directory is damaged; creating a new one. With exactly_once, an open transaction under the old id can delay read_committed consumers until it times out")
+                tracing::error!(file = %path.display(), "the instance id of this state directory is damaged; creating a new one. With exactly_once, an open transaction under the old id can delay read_committed consumers until it times out");
             }
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
             Err(_) => {}
