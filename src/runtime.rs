@@ -107,6 +107,7 @@ pub fn since(earlier: Instant) -> Duration {
 }
 
 /// Returns the milliseconds since an instant, as a number that JSON logs do not quote.
+#[cfg(feature = "worker")]
 pub(crate) fn millis_since(earlier: Instant) -> u64 {
     u64::try_from(since(earlier).as_millis()).unwrap_or(u64::MAX)
 }
