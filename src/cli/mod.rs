@@ -27,17 +27,15 @@ mod topic;
 use crate::config::{self, Config};
 use crate::kafka;
 use anyhow::Context as _;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind as UsageError};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use std::fmt::Display;
 use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Exit code for an invalid configuration: `EX_CONFIG` in sysexits.h.
 const EXIT_CONFIG: u8 = 78;
-
-/// Exit code for an invalid command line, the same as clap's.
-const EXIT_USAGE: i32 = 2;
 
 /// Deduplicate Kafka topics: emit the first record of every key and drop later ones within a window
 #[derive(Parser)]
@@ -184,9 +182,14 @@ fn long_version(commit: &str) -> String {
     )
 }
 
+/// Exits as clap does for an invalid command line.
+fn usage(message: impl Display) -> ! {
+    clap::Error::raw(UsageError::ValueValidation, format!("{message}\n")).exit()
+}
+
 /// True if `--config` is the only required argument that is missing from the command line.
 fn lacks_config(error: &clap::Error) -> bool {
-    let missing = error.get(ContextKind::InvalidArg).filter(|_| error.kind() == clap::error::ErrorKind::MissingRequiredArgument);
+    let missing = error.get(ContextKind::InvalidArg).filter(|_| error.kind() == UsageError::MissingRequiredArgument);
     matches!(missing, Some(ContextValue::Strings(missing)) if matches!(&missing[..], [only] if only.starts_with("--config")))
 }
 
@@ -194,8 +197,7 @@ pub fn main(commit: &str) -> ExitCode {
     let command = command().long_version(&*long_version(commit).leak());
     let matches = command.try_get_matches().unwrap_or_else(|error| {
         if lacks_config(&error) {
-            eprintln!("error: no configuration file: set -c FILE or UNSEEN_CONFIG, or write a file with `unseen init`");
-            std::process::exit(EXIT_USAGE);
+            usage("no configuration file: set -c FILE or UNSEEN_CONFIG, or write a file with `unseen init`");
         }
         error.exit()
     });

@@ -1,6 +1,7 @@
 //! `unseen plan`: compares the memory, error rates, and guarantees of the filter kinds.
 
 use super::key_part::{self, KeyPart};
+use super::usage;
 use crate::config::{Config, Topic, flags};
 use crate::content::CompareContent;
 use crate::filter::{Kind, Window};
@@ -11,8 +12,6 @@ use crate::replay::Format;
 use crate::stats::wrong_unit;
 use anyhow::Context;
 use clap::ArgGroup;
-use clap::error::ErrorKind;
-use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -257,9 +256,4 @@ fn window_of_sample(args: &Args, topic: Option<&Topic>, proposal: Option<&Propos
 fn window(text: &str) -> Result<Duration, String> {
     let window = flags::duration(text)?;
     if window.as_millis() == 0 { Err(format!("expected at least a millisecond, got {text}")) } else { Ok(window) }
-}
-
-/// Exits as clap does for an invalid command line.
-fn usage(message: impl Display) -> ! {
-    clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n")).exit()
 }

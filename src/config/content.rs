@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 /// emitted if one of these parts has changed. `"on_change"` compares the whole value. After an error, returns the whole value. The topic
 /// then still counts as `on_change`, so `check_spaces` does not report a second error if other topics of the space use `on_change`.
 pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
+    let whole = || KeySpec::new(vec![Part::RecordValue]).ok();
     let content = match raw {
         None => return None,
         Some(Value::String(name)) if name == "first" => return None,
@@ -24,7 +25,7 @@ pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mu
         Some(other) => {
             let what = "\"first\", \"on_change\", or { on_change = PARTS }, where PARTS selects what to compare, such as { except = [\"/updated_at\"] }";
             diagnostics.add(path, expected(what, other));
-            return KeySpec::new(vec![Part::RecordValue]).ok();
+            return whole();
         }
     };
     if !kind.is_on_disk() {
@@ -34,7 +35,7 @@ pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mu
             format!("\"on_change\" requires filter.kind = {on_disk}, because only that kind stores each key's content; got kind {name:?}"),
         );
     }
-    content.or_else(|| KeySpec::new(vec![Part::RecordValue]).ok())
+    content.or_else(whole)
 }
 
 /// Resolves the parts to compare. `raw` has the syntax of a key or is `{ except = ["/pointer"] }`. A missing part counts as null.

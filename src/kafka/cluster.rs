@@ -103,7 +103,7 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
     for NamedTopic { setting, input, topic, operation } in named_topics(config) {
         let problem = match all.get(topic).map_or_else(|| partitions(observer, topic), |&count| Ok(count)) {
             Ok(0) => {
-                let like = if operation == Operation::Read { "" } else { " with at least as many partitions as its input" };
+                let like = if operation == Operation::Read { "" } else { " with no fewer partitions than its input" };
                 format!("{setting}: topic {topic:?} does not exist; check the name, or create the topic{like}")
             }
             Ok(count) => {

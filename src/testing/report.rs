@@ -91,7 +91,7 @@ pub fn junit(files: &[(String, Vec<Report>)]) -> String {
     xml
 }
 
-/// Escapes a text for XML 1.0. Replaces control characters, most of which XML 1.0 does not allow, with U+FFFD.
+/// Escapes a text for XML 1.0. Replaces control characters with U+FFFD, because XML 1.0 does not allow most of them.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -31,8 +31,8 @@ struct Reported {
 }
 
 /// The last announcement of this owner in the changelog. An announcement is a changelog record that contains the owner's settings and shows
-/// whether the state is complete. Followers need announcements because an earlier owner may have had another configuration, and because the
-/// changelog lacks keys during a warm-up.
+/// if the state is complete. From an announcement, followers learn that the owner has another configuration, or that the changelog still
+/// lacks keys because of a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
     /// This owner has written no changelog record since `since`: the time when it took over the state, or when an input of the state

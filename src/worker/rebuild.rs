@@ -330,17 +330,17 @@ fn read_all<B: Broker>(
             add(&context.stats.rebuilds, 1);
             add(&context.stats.rebuilt_keys, applier.fingerprints);
             tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = runtime::millis_since(job.began), "state rebuilt from the changelog");
-            let (mut offsets, highest) = (applier.offsets.clone(), applier.epoch);
+            let mut offsets = applier.offsets.clone();
             if is_trimmed && cuts.is_empty() && past_bounds.is_none() && applier.is_complete() && !is_behind(&applier, &job.bounds) {
                 // The changelog contains the whole window. Each owner's first record mentions all inputs of the state. An input without a
                 // mention therefore had no record in the window, so its keys have expired, and nothing has to be read again. The epoch
                 // shows that the last owner in the changelog also committed the offset of this input.
                 let is_known = |topic: &str| applier.offsets.keys().any(|known| log_topic(known) == log_topic(topic));
-                let is_idle = |topic: &str| !is_known(topic) && job.epochs.get(topic) == Some(&highest);
+                let is_idle = |topic: &str| !is_known(topic) && job.epochs.get(topic) == Some(&applier.epoch);
                 offsets.extend(job.bounds.iter().filter(|(topic, _)| is_idle(topic)).map(|(topic, &bound)| (topic.clone(), bound)));
             }
             state.rebuilt(offsets, read_to, epoch);
-            state.outrank(highest);
+            state.outrank(applier.epoch);
             return Ok(Some(state));
         };
         if cuts.len() == Cut::MAX {

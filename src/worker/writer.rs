@@ -14,7 +14,7 @@ use crate::runtime;
 use crate::stats::{Stats, add};
 use std::time::{Duration, Instant};
 
-/// The maximum number of transactions with an unknown outcome, each of which replaces the producer, without a commit in between.
+/// The maximum number of consecutive transactions with an unknown outcome. Each of them replaces the producer.
 const REPLACEMENTS_MAX: u32 = 10;
 
 /// The maximum number of times that another producer may fence this producer within [`FENCINGS_WINDOW`] before the worker ends.

@@ -27,10 +27,10 @@ fn missing_topics_are_reported_together() {
         &[
             &format!("topics[0].input: topic {input:?} does not exist; check the name, or create the topic\n"),
             &format!(
-                "topics[0].output: topic {output:?} does not exist; check the name, or create the topic with at least as many partitions as its input\n"
+                "topics[0].output: topic {output:?} does not exist; check the name, or create the topic with no fewer partitions than its input\n"
             ),
             &format!(
-                "topics[0].on_invalid.topic: topic {dead:?} does not exist; check the name, or create the topic with at least as many partitions as its input"
+                "topics[0].on_invalid.topic: topic {dead:?} does not exist; check the name, or create the topic with no fewer partitions than its input"
             ),
         ],
     );

@@ -24,7 +24,7 @@ fn record(number: usize, key: usize) -> TestRecord {
     }
 }
 
-/// Creates `count` records, about half of which are duplicates.
+/// Creates `count` records. About half of them are duplicates.
 fn records(count: usize) -> Vec<TestRecord> {
     (0..count).map(|number| record(number, if number % 2 == 0 { number } else { number * 7 % (number + 1) / 2 * 2 })).collect()
 }

@@ -50,7 +50,7 @@ fn schema(version: usize, id: usize) -> Value {
     json!({ "subject": "orders-value", "version": version + 1, "id": id, "schema": VERSIONS[version] })
 }
 
-/// Creates orders, many of which repeat the ID of an earlier order. `version` chooses the schema version of each order. The record key is
+/// Creates orders. Many of them repeat the ID of an earlier order. `version` chooses the schema version of each order. The record key is
 /// the ID, because the oracle uses record keys.
 fn orders(count: usize, mut version: impl FnMut(usize, i32) -> usize) -> Vec<TestRecord> {
     let mut random = SplitMix(7);

@@ -98,7 +98,7 @@ fn a_matching_topic_without_an_output_does_not_stop_the_others() {
     assert_eq!(code, Some(0), "{stderr}");
     let report: Value = serde_json::from_str(&stdout).expect("JSON");
     let reason = format!(
-        "topics[0].output: topic \"{bad}.unseen\" does not exist; check the name, or create the topic with at least as many partitions as its input"
+        "topics[0].output: topic \"{bad}.unseen\" does not exist; check the name, or create the topic with no fewer partitions than its input"
     );
     assert_eq!(report["topics"].as_array().map(Vec::len), Some(1), "{report}");
     assert_eq!(report["topics"][0]["input"], json!(good));

@@ -214,7 +214,7 @@ impl<'a> Scan<'a, '_> {
         Some(at)
     }
 
-    /// Skips at least one digit. Gives up if there is none.
+    /// Skips one or more digits. Gives up if the next byte is not a digit.
     #[inline(always)]
     fn digits(&self, start: usize) -> Option<usize> {
         let mut at = start;

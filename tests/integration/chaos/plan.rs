@@ -221,7 +221,7 @@ impl Step {
         Self { at: random.below(bounds.records), read: false, delay_ms: 0, who: 0, fault }
     }
 
-    /// Draws distinct broker faults: half as many as worker faults, rounded up.
+    /// Draws distinct broker faults. Their number is half the number of worker faults, rounded up.
     fn of_brokers(bounds: Bounds, random: &mut SplitMix) -> Vec<Self> {
         let mut had = BTreeSet::new();
         let mut steps = Vec::new();
